@@ -15,8 +15,9 @@
 //! if they read with [`Transaction::get_for_update`]. A transaction that reads all keys so is
 //! serialisable. The order of commits is then the serial order.
 //!
-//! The crate adds nothing to the store's format. A commit is [`Db::write_if`] with a precondition
-//! for each key, so a power cut leaves a transaction whole or absent. Locks are in memory alone.
+//! The crate adds nothing to the store's format. A commit is one batch, as a rule of
+//! [`Db::write_if`] with a precondition for each key. So a power cut leaves a transaction whole or
+//! absent. Locks are in memory alone.
 //! Reasons: `docs/decisions/0045-transactions.md`.
 //!
 //! | module | what it has |

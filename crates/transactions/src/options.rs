@@ -21,13 +21,14 @@ pub struct TransactionDbOptions {
     /// Most locks that all transactions of the handle hold or wait for. At least 1. Default 1 Mi.
     /// Each takes about 200 bytes and its key.
     pub max_locks: usize,
-    /// Let the commit of a pessimistic transaction check that no key was changed since it was
-    /// locked. Default `true`: then a write that takes no lock (a plain write of the `Db`, a
-    /// transaction of another handle) is not overwritten unseen, the commit ends with `Conflict`.
+    /// Let commits detect writes that take no lock: plain writes of the `Db`, and transactions of
+    /// other handles. Default `true`: a commit checks its keys and writes in one step. Then a
+    /// pessimistic transaction ends with `Conflict` if a key was changed since it was locked.
     ///
-    /// With `false` the commits of pessimistic transactions share commit groups, and so syncs, with
-    /// other writes, and never end with `Conflict`. Set it if all writes of the keys that
-    /// transactions write are writes of pessimistic transactions of this one handle.
+    /// With `false`, commits share commit groups, and so syncs, with other writes. A pessimistic
+    /// transaction without a snapshot never ends with `Conflict`, and an optimistic one locks its
+    /// keys while it commits. Set it if all writes of the keys that transactions read for update or
+    /// write are transactions of this one handle; other writes may be overwritten unseen.
     pub check_unlocked_writes: bool,
 }
 

@@ -38,6 +38,8 @@ pub struct Transaction {
     /// How the store is read: the snapshot, and defaults.
     read: ReadOptions,
     own: OwnWrites,
+    /// Number of keys, in their order, that the commit of an optimistic transaction has locked.
+    commit_locks: usize,
     memory: Reservation,
     is_over: bool,
 }
@@ -60,6 +62,7 @@ impl Transaction {
             read: ReadOptions::default().snapshot(snapshot.clone()),
             snapshot,
             own: OwnWrites::default(),
+            commit_locks: 0,
             is_over: false,
             context,
         }
@@ -482,16 +485,18 @@ impl Transaction {
     /// failures that [`WriteOptions::durability`] says. After a power cut the store has all of them
     /// or none. Returns the sequence number of the last write, or the newest one if there is none.
     ///
-    /// The commit of an optimistic transaction, and of a pessimistic one with
-    /// [`crate::TransactionDbOptions::check_unlocked_writes`], checks its keys, as
-    /// [`basalt_lsm::Db::write_if`] does; cost and limits are those of that call.
+    /// With [`crate::TransactionDbOptions::check_unlocked_writes`], the commit checks its keys and
+    /// writes in one step, as [`basalt_lsm::Db::write_if`] does; cost and limits are those of that
+    /// call. Without, a pessimistic transaction only writes. An optimistic one locks its keys,
+    /// checks them and writes, and may wait for pessimistic transactions that hold a lock.
     ///
     /// Errors: `Conflict` if a key was changed, with the key: nothing was written, and the caller
     /// begins a new transaction, as [`crate::TransactionDb::with_retry`] does. A key may also count
     /// as changed that was not: an absent key after a compaction that has dropped tombstones since,
-    /// and a key of a family in pages after a flush. Else the errors of [`basalt_lsm::Db::write`];
-    /// whether the writes are in the store is then as that call says. The transaction is over in
-    /// any case.
+    /// and a key of a family in pages after a flush. `Busy` and `Deadlock` if an optimistic
+    /// transaction does not get its locks; nothing was written. Else the errors of
+    /// [`basalt_lsm::Db::write`]; whether the writes are in the store is then as that call says.
+    /// The transaction is over in any case.
     pub fn commit(mut self, options: &WriteOptions) -> Result<SeqNo> {
         let context = self.context.clone();
         if self.own.len() == 0 {
@@ -517,32 +522,63 @@ impl Transaction {
         })
     }
 
-    fn write_all(&self, options: &WriteOptions) -> Result<SeqNo> {
+    fn write_all(&mut self, options: &WriteOptions) -> Result<SeqNo> {
         let batch = self.own.batch()?;
-        let db = &self.context.db;
-        let checks = match self.concurrency {
-            Concurrency::Optimistic => true,
-            Concurrency::Pessimistic => self.context.options.check_unlocked_writes,
-        };
-        if !checks {
-            return db.write(batch, options);
+        let context = self.context.clone();
+        if context.options.check_unlocked_writes {
+            return context.db.write_if(batch, &self.unchanged(), options);
         }
+        if self.concurrency == Concurrency::Optimistic {
+            // No transaction of this handle changes a locked key between the check and the write,
+            // which can then share a commit group.
+            if !batch.is_empty() {
+                self.lock_all()?;
+            }
+            let (nothing, unsynced) = (WriteBatch::new(), WriteOptions::UNSYNCED);
+            context.db.write_if(nothing, &self.unchanged(), &unsynced)?;
+        }
+        context.db.write(batch, options)
+    }
+
+    /// Returns the preconditions of the commit.
+    fn unchanged(&self) -> Vec<Precondition<'_>> {
         let keys = self.own.all();
-        let unchanged: Vec<Precondition<'_>> = keys
-            .map(|(family, key, state)| {
-                Precondition::unchanged(family, key.user_key(), state.since)
-            })
-            .collect();
-        db.write_if(batch, &unchanged, options)
+        keys.map(|(family, key, state)| {
+            Precondition::unchanged(family, key.user_key(), state.since)
+        })
+        .collect()
+    }
+
+    /// Locks all keys of an optimistic transaction, in their order, so that two such transactions
+    /// never wait for each other.
+    fn lock_all(&mut self) -> Result<()> {
+        let (locks, counters) = (&self.context.locks, &self.context.counters);
+        for (family, key, state) in self.own.all() {
+            let call = LockCall {
+                id: self.id,
+                family,
+                key: key.user_key(),
+                mode: match state.write {
+                    Some(_) => LockMode::Exclusive,
+                    None => LockMode::Shared,
+                },
+                timeout: self.lock_timeout,
+            };
+            locks.lock(&call, counters)?;
+            self.commit_locks += 1;
+        }
+        Ok(())
     }
 
     /// Releases all locks.
     fn end(&mut self) {
         self.is_over = true;
-        if self.concurrency == Concurrency::Pessimistic {
-            for (family, key, _) in self.own.all() {
-                self.context.locks.release(self.id, family, key.user_key());
-            }
+        let held = match self.concurrency {
+            Concurrency::Optimistic => self.commit_locks,
+            Concurrency::Pessimistic => self.own.len(),
+        };
+        for (family, key, _) in self.own.all().take(held) {
+            self.context.locks.release(self.id, family, key.user_key());
         }
     }
 }

@@ -21,10 +21,9 @@ fn balance(own: &mut Transaction, db: &TransactionDb, account: u64) -> Result<u6
     Ok(u64::from_le_bytes(found[..].try_into().unwrap()))
 }
 
-/// Moves 1 from an account to the next one. Returns false if it has to begin again. Without checks
-/// at the commit, locks alone must keep the transfers apart.
-fn transfer(db: &TransactionDb, from: u64, checks: bool) -> bool {
-    let concurrency = match !checks || percent(60) {
+/// Moves 1 from an account to the next one. Returns false if it has to begin again.
+fn transfer(db: &TransactionDb, from: u64) -> bool {
+    let concurrency = match percent(60) {
         true => Concurrency::Pessimistic,
         false => Concurrency::Optimistic,
     };
@@ -68,6 +67,7 @@ fn no_transfer_is_lost_in_any_schedule() {
         let _repeat = repeat!(no_transfer_is_lost_in_any_schedule, "BASALT_CASE={seed}");
         let totals = totals.clone();
         case(seed, move || {
+            // Without checks of unlocked writes, locks must keep the transfers apart.
             let checks = percent(60);
             let db = open(TransactionDbOptions::default().check_unlocked_writes(checks));
             let family = db.db().default_family();
@@ -80,7 +80,7 @@ fn no_transfer_is_lost_in_any_schedule() {
                 let db = db.clone();
                 shuttle::thread::spawn(move || {
                     let from = below(ACCOUNTS);
-                    while !transfer(&db, from, checks) {}
+                    while !transfer(&db, from) {}
                     from
                 })
             });

@@ -232,11 +232,12 @@ fn commits_without_checks_are_plain_writes() {
     store.db.flush().unwrap();
     own.commit(&UNSYNCED).unwrap();
     assert_eq!(store.get(1, "x").as_deref(), Some("2"));
-    // An optimistic transaction of the same handle is checked all the same.
+    // An optimistic transaction compares its keys with its snapshot all the same.
     let mut own = store.begin(Concurrency::Optimistic);
     own.set(&store.families[0], "x", "2").unwrap();
     store.put(0, "x", "plain");
     assert_eq!(refused(own.commit(&UNSYNCED)).kind(), ErrorKind::Conflict);
+    assert_eq!(store.transactions.stats().locks, 0);
 }
 
 const ACCOUNTS: u64 = 6;
@@ -325,6 +326,7 @@ fn a_bank_loses_no_money() {
             (Concurrency::Pessimistic, true),
             (Concurrency::Pessimistic, false),
             (Concurrency::Optimistic, true),
+            (Concurrency::Optimistic, false),
         ] {
             let counts = bank(seed, concurrency, checks);
             totals.iter_mut().zip(counts).for_each(|(t, n)| *t += n);

@@ -7,7 +7,7 @@
 //! documentation names: those of absent keys after a compaction, and those of keys in pages after a
 //! flush.
 
-use crate::store::{BOTH, Store, UNSYNCED, open, refused};
+use crate::store::{BOTH, Store, UNSYNCED, open_with, refused};
 use basalt_fs::{Bytes, ErrorKind};
 use basalt_lsm::ReadOptions;
 use basalt_sim::rng::Rng;
@@ -90,6 +90,8 @@ struct Counts {
 
 struct Model {
     store: Store,
+    /// Commits detect plain writes. Without, there are none, and commits lock their keys.
+    checks: bool,
     rng: Rng,
     committed: Cells,
     changed: BTreeMap<Key, u64>,
@@ -106,8 +108,10 @@ fn plain(found: Option<Bytes>) -> Option<Vec<u8>> {
 
 impl Model {
     fn new(seed: u64) -> Model {
+        let checks = !seed.is_multiple_of(3);
         Model {
-            store: open(seed),
+            store: open_with(seed, checks),
+            checks,
             rng: Rng::of(&[seed, 45]),
             committed: Cells::new(),
             changed: BTreeMap::new(),
@@ -372,7 +376,11 @@ impl Model {
 
     fn end(&mut self, n: usize) {
         let Running {
-            own, keys, effects, ..
+            own,
+            keys,
+            effects,
+            concurrency,
+            ..
         } = self.running.swap_remove(n);
         assert_eq!(own.key_count(), keys.len());
         if self.rng.percent(20) {
@@ -388,9 +396,21 @@ impl Model {
             (key.0 == 1 && was_flushed)
                 || (self.compactions > 0 && is_absent(self.committed.get(key)))
         });
+        let is_optimistic = concurrency == Concurrency::Optimistic;
+        let is_locked = !self.checks && is_optimistic && !effects.is_empty() && {
+            let others = self.running.iter();
+            let others = others.filter(|r| r.concurrency == Concurrency::Pessimistic);
+            others
+                .flat_map(|r| r.keys.keys())
+                .any(|key| keys.contains_key(key))
+        };
         match own.commit(&UNSYNCED) {
+            Err(e) if is_locked => {
+                assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+                self.counts.refused += 1;
+            }
             Ok(_) => {
-                assert!(!is_conflict, "a conflict was not found");
+                assert!(!is_conflict && !is_locked, "a conflict was not found");
                 self.counts.commits += 1;
                 self.commits += 1;
                 for (key, effect) in effects {
@@ -401,6 +421,7 @@ impl Model {
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::Conflict, "{e}");
                 assert!(is_conflict || is_open, "a conflict was invented: {e}");
+                assert!(self.checks || is_optimistic, "a lock was not enough: {e}");
                 self.counts.conflicts += u64::from(is_conflict);
                 self.counts.open += u64::from(!is_conflict);
             }
@@ -426,6 +447,7 @@ impl Model {
                 let clock = self.store.env.clock().as_manual();
                 clock.expect("a test's clock").advance(by);
             }
+            _ if !self.checks => {}
             _ => {
                 let key = self.key();
                 let value = format!("p{}.", self.rng.below(1000)).into_bytes();

@@ -1,7 +1,7 @@
 //! Transactions that read every key for update are serialisable: replayed one after the other in
 //! the order of their commits, each reads what it has read, and the store ends the same.
 
-use crate::store::{Store, UNSYNCED, open_for_threads};
+use crate::store::{BOTH, Store, UNSYNCED, open_for_threads};
 use basalt_env::thread;
 use basalt_fs::{ErrorKind, Result};
 use basalt_kv::key::SeqNo;
@@ -55,7 +55,7 @@ fn run(store: &Store, own: &mut Transaction, rng: &mut Rng) -> Result<Done> {
     for _ in 0..1 + rng.below(2) {
         let at = key(rng);
         let (family, name) = (&store.families[at.0], at.1.to_be_bytes());
-        if sum % 4 == 0 {
+        if sum.is_multiple_of(4) {
             own.delete(family, &name)?;
             done.writes.push((at, None));
         } else {
@@ -67,8 +67,10 @@ fn run(store: &Store, own: &mut Transaction, rng: &mut Rng) -> Result<Done> {
 }
 
 /// Commits transactions in threads, and replays them. Returns how many had to begin again.
-fn check(seed: u64, kinds: &[Concurrency]) -> u64 {
-    let options = TransactionDbOptions::default().lock_timeout(Duration::MAX);
+fn check(seed: u64, kinds: &[Concurrency], checks: bool) -> u64 {
+    let options = TransactionDbOptions::default()
+        .lock_timeout(Duration::MAX)
+        .check_unlocked_writes(checks);
     let store = open_for_threads(seed, options);
     let history = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -138,9 +140,11 @@ fn transactions_that_read_for_update_are_serialisable() {
             transactions_that_read_for_update_are_serialisable,
             "BASALT_CASE={seed}"
         );
-        again += check(seed, &[Concurrency::Optimistic]);
-        again += check(seed, &[Concurrency::Pessimistic]);
-        again += check(seed, &[Concurrency::Optimistic, Concurrency::Pessimistic]);
+        for checks in [true, false] {
+            again += check(seed, &[Concurrency::Optimistic], checks);
+            again += check(seed, &[Concurrency::Pessimistic], checks);
+            again += check(seed, &BOTH, checks);
+        }
     }
     basalt_sim::campaign!("serialisable_again={again}");
     assert!(again > 0, "no transaction met another one");

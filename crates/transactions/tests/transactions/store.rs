@@ -59,9 +59,17 @@ pub fn open_on(disk: Arc<SimFs>, env: Env, options_of: TransactionDbOptions) -> 
 
 /// Opens a new store. Requests of locks do not wait.
 pub fn open(seed: u64) -> Store {
+    open_with(seed, true)
+}
+
+/// Opens a new store whose commits detect writes without locks, or do not. Requests of locks do not
+/// wait.
+pub fn open_with(seed: u64, check_unlocked_writes: bool) -> Store {
     let disk = SimFs::new(SimOptions::default());
     let env = Env::for_tests(disk.clone(), seed);
-    let options = TransactionDbOptions::default().lock_timeout(Duration::ZERO);
+    let options = TransactionDbOptions::default()
+        .lock_timeout(Duration::ZERO)
+        .check_unlocked_writes(check_unlocked_writes);
     open_on(disk, env, options)
 }
 
