@@ -51,6 +51,68 @@
 //! # }
 //! ```
 //!
+//! # Transactions
+//!
+//! A [`TransactionDb`] begins transactions over any families of a store. An optimistic transaction
+//! reads as of its begin, and its commit fails with [`ErrorKind::Conflict`] if a key that it has
+//! written, or read by [`Transaction::get_for_update`], was changed since.
+//! [`TransactionDb::with_retry`] then runs it again.
+//!
+//! ```
+//! use basalt::{Db, Env, Options, ReadOptions, WriteOptions};
+//! use basalt::{TransactionDb, TransactionDbOptions, TransactionOptions};
+//!
+//! # fn main() -> basalt::Result<()> {
+//! # let env = Env::for_tests(basalt_sim::SimFs::new(basalt_sim::SimOptions::default()), 1);
+//! let db = Db::open(&env, "store", Options::default())?;
+//! let family = db.default_family();
+//! db.put(&family, b"stock", b"\x03", &WriteOptions::SYNC)?;
+//!
+//! let transactions = TransactionDb::new(&db, TransactionDbOptions::default())?;
+//! let (options, read) = (TransactionOptions::optimistic(), ReadOptions::default());
+//! let left = transactions.with_retry(&options, &WriteOptions::SYNC, 10, |order| {
+//!     let stock = order.get_for_update(&family, b"stock", &read)?;
+//!     let left = stock.map_or(0, |stock| stock[0]).saturating_sub(1);
+//!     order.put(&family, b"stock", &[left])?;
+//!     order.put(&family, b"order-1", b"one piece")?;
+//!     Ok(left)
+//! })?;
+//! assert_eq!(left, 2);
+//! assert!(db.get(&family, b"order-1", &read)?.is_some());
+//! # drop(transactions);
+//! db.close()
+//! # }
+//! ```
+//!
+//! A pessimistic transaction locks its keys instead. Other transactions wait for a lock, at most
+//! [`TransactionDbOptions::lock_timeout`]. A wait that would never end is refused at once, with
+//! [`ErrorKind::Deadlock`].
+//!
+//! ```
+//! use basalt::{Db, Env, ErrorKind, Options, ReadOptions, WriteOptions};
+//! use basalt::{TransactionDb, TransactionDbOptions, TransactionOptions};
+//! use std::time::Duration;
+//!
+//! # fn main() -> basalt::Result<()> {
+//! # let env = Env::for_tests(basalt_sim::SimFs::new(basalt_sim::SimOptions::default()), 1);
+//! let db = Db::open(&env, "store", Options::default())?;
+//! let family = db.default_family();
+//! let transactions = TransactionDb::new(&db, TransactionDbOptions::default())?;
+//! let options = TransactionOptions::pessimistic().lock_timeout(Some(Duration::ZERO));
+//!
+//! let mut first = transactions.begin(&options)?;
+//! let mut second = transactions.begin(&options)?;
+//! first.put(&family, b"a", b"1")?;
+//! let refused = second.put(&family, b"a", b"2").unwrap_err();
+//! assert_eq!(refused.kind(), ErrorKind::Busy);
+//! first.commit(&WriteOptions::SYNC)?;
+//! second.put(&family, b"a", b"2")?;
+//! second.commit(&WriteOptions::SYNC)?;
+//! # drop(transactions);
+//! db.close()
+//! # }
+//! ```
+//!
 //! # Tables and logs in one store
 //!
 //! A [`Store`] keeps logical logs beside its tables: under one lock, with one check and one
@@ -137,6 +199,10 @@ pub use basalt_lsm::db::{CheckpointPart, EngineKind};
 pub use basalt_store::{
     Store, StoreCheckpointReport, StoreOptions, StoreRepairReport, StoreStats, StoreVerifyReport,
 };
+pub use basalt_transactions::{
+    Concurrency, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, Transaction, TransactionDb,
+    TransactionDbOptions, TransactionIter, TransactionOptions, TransactionStats,
+};
 
 /// LavaLog: logical logs, beside the tables of a [`Store`] or in a store of their own.
 pub mod log {
@@ -161,3 +227,8 @@ pub mod lava {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/logs.md")]
 struct PageOnLogs;
+
+/// The examples of the page on transactions.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/transactions.md")]
+struct PageOnTransactions;

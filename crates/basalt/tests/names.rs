@@ -145,6 +145,8 @@ fn every_type_of_a_signature_has_a_name() {
             .unwrap(),
     );
     is::<SeqNo>(db.write_if(WriteBatch::new(), &[absent], &write).unwrap());
+    is::<SeqNo>(db.visible_seq());
+    transactions(&db);
     let ticket: Ticket = db.submit(batch, &write);
     is::<SeqNo>(ticket.wait().unwrap());
     let snapshot: Snapshot = db.snapshot();
@@ -264,4 +266,24 @@ fn a_store_of_tables_and_logs_has_names() {
     let logs: LogRepairReport = report.logs.unwrap();
     is::<Vec<LogLoss>>(logs.losses);
     is::<Vec<LogUnprovenEnd>>(logs.unproven_ends);
+}
+
+fn transactions(db: &Db) {
+    let (read, write) = (ReadOptions::default(), WriteOptions::default());
+    let family = db.default_family();
+    let options: TransactionDbOptions = TransactionDbOptions::default();
+    let transactions: TransactionDb = TransactionDb::new(db, options).unwrap();
+    let options: TransactionOptions =
+        TransactionOptions::optimistic().concurrency(Concurrency::Pessimistic);
+    is::<u64>(MAX_TRANSACTION_BYTES - options.max_write_bytes);
+    let mut own: Transaction = transactions.begin(&options).unwrap();
+    own.put(&family, b"of a transaction", b"value").unwrap();
+    is::<bool>(own.key_count() < MAX_TRANSACTION_KEYS);
+    is::<Option<&Snapshot>>(own.snapshot());
+    let found = own.get_with_expiry(&family, b"of a transaction", &read);
+    is::<Option<ValueWithExpiry>>(found.unwrap());
+    let iter: TransactionIter<'_> = own.iter(&family, &read).unwrap();
+    drop(iter);
+    is::<SeqNo>(own.commit(&write).unwrap());
+    is::<TransactionStats>(transactions.stats());
 }

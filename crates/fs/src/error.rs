@@ -41,6 +41,9 @@ pub enum ErrorKind {
     /// A precondition of a write does not hold any more, and nothing was written. The caller reads
     /// again, and retries with the result.
     Conflict,
+    /// A transaction asked for a lock whose holder waits, directly or through others, for a lock of
+    /// this transaction. The caller rolls the transaction back, and begins again.
+    Deadlock,
 }
 
 impl ErrorKind {
@@ -60,6 +63,7 @@ impl ErrorKind {
             ErrorKind::AlreadyExists => "already exists",
             ErrorKind::Cancelled => "cancelled",
             ErrorKind::Conflict => "conflict",
+            ErrorKind::Deadlock => "deadlock",
         }
     }
 }
@@ -111,7 +115,8 @@ impl Error {
             | ErrorKind::NotFound
             | ErrorKind::AlreadyExists
             | ErrorKind::Cancelled
-            | ErrorKind::Conflict => (Reach::Operation, false),
+            | ErrorKind::Conflict
+            | ErrorKind::Deadlock => (Reach::Operation, false),
         };
         Error(Arc::new(Inner {
             kind,

@@ -2,7 +2,7 @@
 
 use crate::codec::Compression;
 use crate::key::Cmp;
-use crate::merge::MergeOperator;
+use crate::merge::{MergeOperator, Merging};
 use basalt_fs::{Error, Result};
 use std::sync::Arc;
 
@@ -87,6 +87,12 @@ impl Family {
                 operator.name()
             ))
         })
+    }
+    /// Returns the merging of the family, by its operator if it has one. It is for code that
+    /// computes values from operands that are not in the store.
+    #[doc(hidden)]
+    pub fn merging(&self) -> Merging {
+        Merging::new(self.0.name.clone(), self.0.merge_operator.clone())
     }
     /// Returns the order of the family's keys.
     pub fn cmp(&self) -> &Cmp {

@@ -20,8 +20,9 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "lsm",
         &["fs", "env", "kv", "records", "table", "blob", "tree"],
     ),
+    ("transactions", &["fs", "env", "kv", "lsm"]),
     ("store", &["fs", "env", "lsm", "log"]),
-    // These build the sources of nine crates again, for tests alone.
+    // These build the sources of ten crates again, for tests alone.
     ("env-schedules", &["fs"]),
     ("kv-schedules", &["fs", "env"]),
     ("records-schedules", &["fs", "env", "kv"]),
@@ -34,9 +35,19 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "lsm-schedules",
         &["fs", "env", "kv", "records", "table", "blob", "tree"],
     ),
+    ("transactions-schedules", &["fs", "env", "kv", "lsm"]),
     (
         "basalt",
-        &["fs", "env", "kv", "lava", "lsm", "log", "store"],
+        &[
+            "fs",
+            "env",
+            "kv",
+            "lava",
+            "lsm",
+            "log",
+            "store",
+            "transactions",
+        ],
     ),
     ("raft", &["log", "basalt"]),
     ("server", &["basalt"]),

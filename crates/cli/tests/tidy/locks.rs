@@ -5,7 +5,16 @@
 use super::{Text, none, rust, texts};
 
 /// The crates that are built once more under the scheduler.
-const SCHEDULED: &[&str] = &["env", "kv", "records", "table", "blob", "lsm", "log"];
+const SCHEDULED: &[&str] = &[
+    "env",
+    "kv",
+    "records",
+    "table",
+    "blob",
+    "lsm",
+    "log",
+    "transactions",
+];
 
 /// The page that shows the order of locks.
 const PAGE: &str = "docs/architecture.md";

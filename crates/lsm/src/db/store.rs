@@ -61,6 +61,16 @@ pub struct ValueWithExpiry {
     pub expire_at_ms: Option<u64>,
 }
 
+impl ValueWithExpiry {
+    /// Returns a value with its time of expiry.
+    pub fn new(value: Bytes, expire_at_ms: Option<u64>) -> ValueWithExpiry {
+        ValueWithExpiry {
+            value,
+            expire_at_ms,
+        }
+    }
+}
+
 /// Facts about a value that the store knows without reading the value from a blob file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -591,6 +601,12 @@ impl Db {
     /// that are visible at that number until it is dropped.
     pub fn snapshot(&self) -> Snapshot {
         self.engine().snapshot()
+    }
+
+    /// Returns the newest visible sequence number. Reads without a snapshot see all entries up to
+    /// it, and perhaps newer ones. Costs one load from memory.
+    pub fn visible_seq(&self) -> SeqNo {
+        self.engine().tree.visible()
     }
 
     /// Makes all writes that were acknowledged before the call survive a power cut. Costs at most
