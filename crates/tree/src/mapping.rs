@@ -431,6 +431,16 @@ impl MappingTable {
         effects.old.push(key);
     }
 
+    /// Drops all versions behind a time. No reader may have a later one.
+    pub fn roll_back(&self, to: SysTime) {
+        for shard in &self.shards {
+            shard.write().retain(|_, chain| {
+                chain.retain(|version| version.since <= to);
+                !chain.is_empty()
+            });
+        }
+    }
+
     /// Drops the versions of a key that no reader needs. `readers` are the times of all readers, in
     /// rising order; the last one is that of the newest transaction. Returns false if an older
     /// reader still needs a version; the caller must prune the chain again later.

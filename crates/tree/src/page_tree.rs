@@ -213,6 +213,15 @@ impl PageTree {
         self.storage.restart()
     }
 
+    /// Goes back to the content before the first write that is not confirmed, whose note `keep`
+    /// refuses: the memory tier has made durable that it does not count. No write may run, and no
+    /// snapshot may be from behind that write. Waits for maintenance. Reads the system log.
+    ///
+    /// Errors: those of the filesystem; then the call may be repeated.
+    pub fn roll_back(&self, keep: &dyn Fn(&[u8]) -> bool) -> Result<()> {
+        self.storage.roll_back(keep)
+    }
+
     /// Notes that the record of the memory tier is durable for all writes so far.
     pub fn confirm(&self) {
         self.storage.confirm();

@@ -149,6 +149,36 @@ impl Storage {
         Ok(storage)
     }
 
+    /// Goes back to the content before the first user checkpoint that is not confirmed. `keep`
+    /// refuses its note, and none before it. Waits for maintenance; no user checkpoint may run.
+    ///
+    /// Errors: those of reading and writing the logs; then nothing has changed.
+    pub fn roll_back(&self, keep: Keep<'_>) -> Result<()> {
+        let _maintenance = self.maintenance.lock();
+        if !self.has_unconfirmed() {
+            return Ok(());
+        }
+        let (system, checkpoint) = self.logs();
+        let parts = Parts {
+            env: self.env.clone(),
+            dir: self.dir.clone(),
+            options: self.options.clone(),
+            base: self.base.clone(),
+            delta: self.delta.clone(),
+            log: self.log.clone(),
+            system: system.clone(),
+            checkpoint: checkpoint.clone(),
+        };
+        let unknown = Root {
+            id: PageId::NONE,
+            level: 0,
+        };
+        let before = Storage::new(parts, 0, unknown, 1);
+        let last = checkpoint.last().ok_or_else(|| no_tree(&self.dir))?;
+        before.recover(checkpoint, last, system, keep)?;
+        self.roll_back_to(&before)
+    }
+
     /// Reads the last system checkpoint and the system log behind it. Returns the first transaction
     /// that does not count, because `keep` refuses its note.
     fn recover(

@@ -160,6 +160,11 @@ impl Storage {
         }
     }
 
+    /// Returns the logs `system` and `checkpoint`.
+    pub fn logs(&self) -> (&Log, &Log) {
+        (&self.system, &self.checkpoint)
+    }
+
     /// Returns the newest view. Pages that it needs stay while it is held.
     pub fn view(&self) -> Arc<View> {
         self.view.read().clone()
@@ -280,6 +285,39 @@ impl Storage {
     /// Ends the doubt about user checkpoints: the record of the memory tier is durable.
     pub fn confirm(&self) {
         self.commit.lock().unconfirmed = None;
+    }
+
+    /// Goes back to the content before the first user checkpoint that is not confirmed: the memory
+    /// tier has made durable that it does not count. What was committed behind it is lost, and its
+    /// pages are garbage. `before` has the tables of then, as a recovery finds them. No user
+    /// checkpoint and no maintenance may run.
+    ///
+    /// Errors: those of the log; then nothing has changed, and the call may be repeated.
+    pub fn roll_back_to(&self, before: &Storage) -> Result<()> {
+        let mut commit = self.commit.lock();
+        let Some(view) = commit.unconfirmed.clone() else {
+            return Ok(());
+        };
+        let found = before.view();
+        if (found.time, found.root) != (view.time, view.root) {
+            return Err(self.inconsistent(format!(
+                "a recovery goes back to transaction {}, expected {}",
+                found.time, view.time
+            )));
+        }
+        self.system.truncate_suffix(view.time + 1)?;
+        let recovered = before.commit.lock();
+        self.mapping.roll_back(view.time);
+        let usage = std::mem::take(&mut *before.usage.lock());
+        self.usage.lock().replace(usage);
+        commit.views.retain(|held| held.time <= view.time);
+        commit.old.retain(|(since, _)| *since <= view.time);
+        commit.next_time = view.time + 1;
+        commit.log_bytes = recovered.log_bytes;
+        commit.note.clone_from(&recovered.note);
+        commit.unconfirmed = None;
+        *self.view.write() = view;
+        Ok(())
     }
 
     /// Lets the streams go on after a failed sync. No user checkpoint may be prepared.

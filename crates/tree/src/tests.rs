@@ -10,6 +10,7 @@ use basalt_env::{Env, Random};
 use basalt_fs::{ErrorKind, FileSystem, Result};
 use basalt_kv::codec::Compression;
 use basalt_kv::key::Kind;
+use basalt_sim::campaign::scale;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions, SimSnapshot, When};
 use std::collections::BTreeMap;
@@ -745,6 +746,62 @@ fn a_recovery_goes_back_before_an_unconfirmed_write() {
     }
     basalt_sim::campaign!("tree_erased_in_doubt={erased}");
     assert!(erased > 20, "only {erased} extents were erased in doubt");
+}
+
+/// Goes back behind writes that do not count, with compactions and collections behind them, while a
+/// reader holds an older view.
+#[test]
+fn a_tree_in_use_goes_back_before_unconfirmed_writes() {
+    for seed in 0..12 * scale() {
+        let (fs, random) = (disk(seed), Random::from_seed(seed));
+        let mut storage = open(&fs).unwrap();
+        let mut model = Content::new();
+        let mut note = 0;
+        for round in 0..4 {
+            for step in history(&random, 15) {
+                note += 1;
+                run(&mut storage, &fs, &step, note).unwrap();
+                apply(&mut model, &step);
+            }
+            let old = (storage.view(), model.clone());
+            for _ in 0..random.below(3) {
+                let step = Step::Write(changes(&random));
+                note += 1;
+                run(&mut storage, &fs, &step, note).unwrap();
+                apply(&mut model, &step);
+            }
+            let counted = note;
+            for _ in 0..1 + random.below(3) {
+                note += 1;
+                let prepared = prepare(&storage, &changes(&random), note).unwrap();
+                storage.commit_unconfirmed(&prepared).unwrap();
+                drop(prepared);
+                storage.compact(&|| true).unwrap();
+                storage.collect_garbage(&|| true).unwrap();
+            }
+            let keep = |note: &[u8]| u64::from_le_bytes(note.try_into().unwrap()) <= counted;
+            storage.roll_back(&keep).unwrap();
+            let say = format!("seed {seed}, round {round}");
+            assert_eq!(content(&storage, &storage.view()).unwrap(), model, "{say}");
+            assert_eq!(content(&storage, &old.0).unwrap(), old.1, "{say}");
+            storage.verify().unwrap();
+            drop(old);
+            storage.reclaim().unwrap();
+            // A reader's view may have kept pages that only it needs.
+            storage.verify().unwrap();
+            if random.one_in(2) {
+                storage.abandon().unwrap();
+                drop(storage);
+                storage = open(&fs.snapshot().crash(CrashPolicy::NothingUnsynced, seed)).unwrap();
+                let found = content(&storage, &storage.view()).unwrap();
+                assert_eq!(found, model, "{say}");
+                storage.abandon().unwrap();
+                drop(storage);
+                storage = open(&fs).unwrap();
+            }
+        }
+        storage.close().unwrap();
+    }
 }
 
 #[test]

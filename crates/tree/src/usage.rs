@@ -68,6 +68,12 @@ impl UsageTable {
         }
     }
 
+    /// Takes the usage of all extents from another table. Extents that transactions write to stay
+    /// held.
+    pub fn replace(&mut self, other: UsageTable) {
+        self.extents = other.extents;
+    }
+
     /// Notes that a transaction writes to an extent, which stays until [`UsageTable::release`].
     pub fn hold(&mut self, extent: ExtentId) {
         *self.written.entry(extent).or_default() += 1;

@@ -402,6 +402,10 @@ impl<'a> Flush<'a> {
 
     /// Writes the memtables of families that are kept in pages.
     fn write_pages(&mut self) -> Result<()> {
+        if let Err(e) = self.engine.settle_pages() {
+            self.engine.ctx.remove_files(&self.files);
+            return Err(e);
+        }
         let seq = self.memtables.last_seq();
         let view = self.view.clone();
         for (id, tree) in view.pages.iter() {

@@ -624,16 +624,24 @@ impl Engine {
         let _ = self.append_to_log(writer, &mut [record], false);
     }
 
-    /// Ends all writes: pages have entries of an ingestion that failed.
-    fn break_off_ingestion(&self, e: &Error) {
-        self.health.set_broken(format!(
-            "whether prepared tables were added to pages is not known, and nothing is written any more before the store is opened anew: {e}"
-        ));
+    /// Drops what the trees have of ingestions that have failed. First a fresh manifest says
+    /// durably that they do not count. The caller holds `flushing`.
+    pub(super) fn settle_pages(&self) -> Result<()> {
+        let view = self.tree.view();
+        if !view.pages.values().any(|tree| tree.pages.is_in_doubt()) {
+            return Ok(());
+        }
+        if self.tree.manifest_is_in_doubt() {
+            self.tree.install(Edit::default(), Vec::new(), |_, _| ())?;
+        }
+        let in_doubt = view.pages.values().filter(|tree| tree.pages.is_in_doubt());
+        in_doubt
+            .map(|tree| tree.pages.roll_back(tree.flushed))
+            .collect()
     }
 
     /// Writes the entries of prepared tables to the pages of their families. Returns the trees. If
-    /// one family of several has failed, nothing is written any more: the next open drops what the
-    /// others have.
+    /// one family of several has failed, the others are in doubt.
     fn write_to_pages(
         &self,
         view: &View,
@@ -656,9 +664,9 @@ impl Engine {
                     kind: Kind::Delete,
                 };
                 if let Err(e) = tree.pages.write(&mut entries, seq) {
-                    if !written.is_empty() {
-                        self.break_off_ingestion(&e);
-                    }
+                    written
+                        .iter()
+                        .for_each(|(_, tree): &(u32, Arc<FamilyPages>)| tree.note_doubt());
                     return Err(e);
                 }
                 written.push((*id, tree.pages.clone()));
@@ -678,6 +686,7 @@ impl Engine {
         let seq = writer.take_seqs(1)?;
         let mut edit = Edit::default();
         let _alone = self.flushing.lock();
+        self.settle_pages()?;
         let view = self.tree.view();
         let trees = self.write_to_pages(&view, tables, seq)?;
         edit.pages = trees.iter().map(|(id, _)| (*id, seq)).collect();
@@ -753,9 +762,10 @@ impl Engine {
             resume_unwind(panic)
         });
         if let Err(e) = installed {
+            // The pages have the entries, whether the edit is durable or not. The next flush drops
+            // them.
+            trees.iter().for_each(|(_, tree)| tree.note_doubt());
             if !trees.is_empty() {
-                // The pages have the entries, whether the edit is durable or not.
-                self.break_off_ingestion(&e);
                 sets.iter()
                     .for_each(|s| s.fate.store(STATE_IN_DOUBT, SeqCst));
             }

@@ -84,7 +84,11 @@ pub(super) fn check_pages(
         let mut one = loaded.catalog.clone();
         one.families.retain(|other, _| other == id);
         let found = pages::check(env, dir, &one, &families)?;
-        checked.extend(found.into_iter().map(|(_, found)| (family.name.clone(), found)));
+        checked.extend(
+            found
+                .into_iter()
+                .map(|(_, found)| (family.name.clone(), found)),
+        );
     }
     Ok(checked)
 }

@@ -39,6 +39,8 @@ pub(crate) struct FamilyPages {
     tree: PageTree,
     /// True once a precondition has named the family: flushes keep their changes from then on.
     keeps_changes: AtomicBool,
+    /// True if the tree has entries of an ingestion that has failed.
+    is_in_doubt: AtomicBool,
     /// True while a job maintains the tree.
     maintaining: AtomicBool,
     /// True if the tree was written since it was last maintained.
@@ -176,6 +178,7 @@ impl FamilyPages {
             env: env.clone(),
             jobs: jobs.clone(),
             keeps_changes: AtomicBool::new(false),
+            is_in_doubt: AtomicBool::new(false),
             debt_permille: AtomicU64::new(0),
             dir,
             tree,
@@ -206,6 +209,30 @@ impl FamilyPages {
             self.compute_debt();
         }
         self.note_written();
+        Ok(())
+    }
+
+    /// Notes that the tree has entries of an ingestion that has failed. Nothing may be written to
+    /// it before [`FamilyPages::roll_back`].
+    pub fn note_doubt(&self) {
+        self.is_in_doubt.store(true, SeqCst);
+    }
+
+    /// Returns true if the tree has entries of an ingestion that has failed.
+    pub fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt.load(SeqCst)
+    }
+
+    /// Drops the entries of an ingestion that has failed: those above `flushed`. A durable manifest
+    /// says that they do not count.
+    pub fn roll_back(&self, flushed: SeqNo) -> Result<()> {
+        let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= flushed);
+        self.tree.restart()?;
+        self.tree.roll_back(&keep)?;
+        self.is_in_doubt.store(false, SeqCst);
+        // What was written would keep its space. If it cannot be given back now, the next failure
+        // or maintenance does it.
+        let _ = self.tree.reclaim();
         Ok(())
     }
 

@@ -19,10 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Pages cannot take back entries of prepared tables whose edit has failed. So the store takes no
-/// writes before it is opened anew (docs/tree.md), and then has all of them or none.
-const INGESTION_IN_DOUBT: &str = "whether prepared tables were added to pages is not known";
-
 const SHAPE: Shape = Shape {
     ops: 60,
     keys: 30,
@@ -107,15 +103,6 @@ fn run(seed: u64, fault: usize, k: u64) -> Run {
         });
         if r.db.is_some() && r.errors == before {
             break;
-        }
-        if r.last_error.contains(INGESTION_IN_DOUBT) && r.db.is_some() {
-            let durable = r.progress.durable.load(SeqCst) as usize;
-            r.drop_process();
-            r.disk = disk.crash(CrashPolicy::EverythingUnsynced, k);
-            r.renew_env();
-            r.set_tolerant(false);
-            r.open_expecting(durable);
-            r.set_tolerant(true);
         }
         tries += 1;
         assert!(
