@@ -424,3 +424,46 @@ fn pages_in_an_image_are_shown() {
     let shown = text(run(&s, &["explain", "store.lava:db", "k"]));
     assert!(shown.contains("A read finds a value of 2 B."), "{shown}");
 }
+
+#[test]
+fn without_an_index_page_the_tools_say_what_they_cannot_reach() {
+    let s = filled("tree-index");
+    let all = dump(&s, &["--family", "redis.keys"]);
+    let root = &nodes(&all, "redis.keys", "index")[0]["base"];
+    let file = root["file"].as_str().unwrap();
+    let offset = root["offset"].as_u64().unwrap();
+    let path = s.path("db/pages/1").join(file);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[offset as usize + 60] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let ran = run(&s, &["dump", "db", "--family", "redis.keys"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let shown = ran.text();
+    assert!(
+        shown.contains("index page of level 1: all keys") && shown.contains("DAMAGED: "),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("printed: 0 leaves") && shown.contains("extent base/"),
+        "{shown}"
+    );
+    let ran = run(&s, &["explain", "db", "k0001", "--family", "redis.keys"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.text().contains("A read fails: ") && ran.text().contains(file),
+        "{ran:?}"
+    );
+    let ran = run(&s, &["check", "db"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.text().contains("as far as they can be read, 0 leaves"),
+        "{}",
+        ran.text()
+    );
+    let stats = json(s.run("stats", ["--json"]));
+    let families = stats["families"].as_array().unwrap();
+    let keys = families.iter().find(|f| f["name"] == "redis.keys").unwrap();
+    assert_eq!(keys["pages"]["leaves"], Value::Null, "{keys:#}");
+    let shown = String::from_utf8(s.run("stats", [""; 0]).ok()).unwrap();
+    assert!(shown.contains("unknown / 2"), "{shown}");
+}

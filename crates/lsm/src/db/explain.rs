@@ -11,9 +11,7 @@ use crate::version::table_name;
 use basalt_blob::Reference;
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::entry::{FoundEntry, expiry_of};
-use basalt_kv::key::{
-    Kind, MAX_SEQ, SeqNo, internal_key, seek_trailer, split_internal_key, trailer_seq,
-};
+use basalt_kv::key::{Kind, SeqNo, internal_key, seek_trailer, split_internal_key, trailer_seq};
 use basalt_table::InternalIter;
 use basalt_tree::PageExplanation;
 use std::sync::Arc;
@@ -146,25 +144,32 @@ impl ExplainedVersion {
 }
 
 impl ExplainedMemtable {
-    fn new(mem: &Arc<MemTable>, is_active: bool, key: &[u8], now_ms: u64) -> Result<Self> {
+    fn new(
+        mem: &Arc<MemTable>,
+        is_active: bool,
+        key: &[u8],
+        seq: SeqNo,
+        now_ms: u64,
+    ) -> Result<ExplainedMemtable> {
         let mut versions = Vec::new();
         let mut iter = mem.iter();
-        iter.seek(&internal_key(key, seek_trailer(MAX_SEQ)))?;
+        iter.seek(&internal_key(key, seek_trailer(seq)))?;
         while iter.valid() {
             let (user, trailer) = split_internal_key(iter.key());
             if !mem.cmp().user(user, key).is_eq() {
                 break;
             }
             let kind = Kind::from_u8(trailer as u8).expect("inserted with a kind");
-            let (seq, value) = (Some(trailer_seq(trailer)), iter.pinned_value());
-            versions.push(ExplainedVersion::new(seq, kind, value, now_ms)?);
+            let (of_entry, value) = (trailer_seq(trailer), iter.pinned_value());
+            let version = ExplainedVersion::new(Some(of_entry), kind, value, now_ms)?;
+            versions.push(version);
             iter.next()?;
         }
         Ok(ExplainedMemtable {
             is_active,
             entries: mem.len() as u64,
             versions,
-            range_deleted_at: mem.deleted_at(key, MAX_SEQ),
+            range_deleted_at: mem.deleted_at(key, seq),
         })
     }
 
@@ -176,13 +181,15 @@ impl ExplainedMemtable {
 impl Engine {
     /// See [`super::Db::explain`].
     pub fn explain(&self, family: &Family, key: &[u8]) -> Result<ReadExplanation> {
-        let options = ReadOptions::default().fill_cache(false);
+        // The explanation and its answer are as of one moment.
+        let moment = Some(self.snapshot());
+        let options = ReadOptions::default().fill_cache(false).snapshot(moment);
         let (view, seq) = self.read_view(&options)?;
         self.check_family(&view, family)?;
         let now_ms = self.ctx.env.clock().wall_ms();
         let mut memtables = Vec::new();
         for (i, mem) in view.memtables(family.id()).enumerate() {
-            memtables.push(ExplainedMemtable::new(mem, i == 0, key, now_ms)?);
+            memtables.push(ExplainedMemtable::new(mem, i == 0, key, seq, now_ms)?);
         }
         let memtables_decide = memtables.iter().any(ExplainedMemtable::decides);
         let mut out = ReadExplanation {
