@@ -115,12 +115,24 @@ fn operands_of_a_log_that_a_tree_has_count_once() {
         }
         db.put(&db.default_family(), b"end", b"", &WriteOptions::SYNC)
             .unwrap();
-        let metadata = ["CURRENT", "MANIFEST", ".log"];
-        let kept: Vec<(String, Vec<u8>)> = names(&fs)
-            .into_iter()
-            .filter(|name| metadata.iter().any(|part| name.contains(part)))
-            .map(|name| (name.clone(), fs.read_all(&path(&name)).unwrap()))
-            .collect();
+        let contents = |parts: &[&str]| -> Vec<(String, Vec<u8>)> {
+            (names(&fs).into_iter())
+                .filter(|name| parts.iter().any(|part| name.contains(part)))
+                .map(|name| (name.clone(), fs.read_all(&path(&name)).unwrap()))
+                .collect()
+        };
+        let mut kept = contents(&["CURRENT", "MANIFEST", ".log"]);
+        db.flush().unwrap();
+        // The edits of two flushes are lost, and that of the second log.
+        for key in 0..20 {
+            append(&db, &mut model, &format!("key {key}"), "last");
+        }
+        db.put(&db.default_family(), b"end", b"", &WriteOptions::SYNC)
+            .unwrap();
+        let is_new = |(name, _): &(String, Vec<u8>)| kept.iter().all(|(other, _)| name != other);
+        let more: Vec<_> = contents(&[".log"]).into_iter().filter(is_new).collect();
+        assert_eq!(more.len(), 1);
+        kept.extend(more);
         db.flush().unwrap();
         match closes {
             true => db.close().unwrap(),
