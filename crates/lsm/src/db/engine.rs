@@ -29,11 +29,13 @@ use super::manual_calls::ManualCalls;
 use super::tree::{OpenedTree, Tree};
 use super::write_path::WritePath;
 use crate::options::Options;
+use crate::version::edit::Edit;
+use crate::version::{EngineKind, engine_bits};
 #[cfg(feature = "schedules")]
 use basalt_env::sync::lock_log::CrateLocks;
 use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, MetricSource};
-use basalt_fs::LockGuard;
+use basalt_fs::{LockGuard, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -133,6 +135,23 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
+    /// Records, durably, that the store has another engine.
+    pub fn add_engine(&self, kind: EngineKind) -> Result<()> {
+        self.ctx.check_writable()?;
+        // Serialises those who add.
+        let _writer = self.writes.lock();
+        self.ctx.check_open()?;
+        let mut engines = self.tree.lock().catalog().engines.clone();
+        if !engines.insert(kind) {
+            return Ok(());
+        }
+        let edit = Edit {
+            features: Some([0, 0, engine_bits(&engines)]),
+            ..Edit::default()
+        };
+        self.tree.install(edit, Vec::new(), |_, _| ())
+    }
+
     /// Puts the parts of an opened store together. Background work begins when the engine is
     /// registered at [`Background::register`].
     pub fn new(

@@ -206,6 +206,20 @@ fn merge_operands(
 }
 
 impl Engine {
+    /// Drops what the trees have of ingestions that have failed. First a fresh manifest says
+    /// durably that they do not count. The caller holds `flushing`.
+    pub(super) fn drop_failed_ingestions(&self) -> Result<()> {
+        let view = self.tree.view();
+        if !view.pages.values().any(|tree| tree.pages.is_in_doubt()) {
+            return Ok(());
+        }
+        if self.tree.manifest_is_in_doubt() {
+            self.tree.install(Edit::default(), Vec::new(), |_, _| ())?;
+        }
+        let mut in_doubt = view.pages.values().filter(|tree| tree.pages.is_in_doubt());
+        in_doubt.try_for_each(|tree| tree.pages.roll_back(tree.flushed))
+    }
+
     /// Flushes all sealed memtables, and queues the jobs that are due then.
     pub(super) fn flush_job(self: &Arc<Self>) {
         let result = self.flush_all();
@@ -402,7 +416,7 @@ impl<'a> Flush<'a> {
 
     /// Writes the memtables of families that are kept in pages.
     fn write_pages(&mut self) -> Result<()> {
-        if let Err(e) = self.engine.settle_pages() {
+        if let Err(e) = self.engine.drop_failed_ingestions() {
             self.engine.ctx.remove_files(&self.files);
             return Err(e);
         }

@@ -624,22 +624,6 @@ impl Engine {
         let _ = self.append_to_log(writer, &mut [record], false);
     }
 
-    /// Drops what the trees have of ingestions that have failed. First a fresh manifest says
-    /// durably that they do not count. The caller holds `flushing`.
-    pub(super) fn settle_pages(&self) -> Result<()> {
-        let view = self.tree.view();
-        if !view.pages.values().any(|tree| tree.pages.is_in_doubt()) {
-            return Ok(());
-        }
-        if self.tree.manifest_is_in_doubt() {
-            self.tree.install(Edit::default(), Vec::new(), |_, _| ())?;
-        }
-        let in_doubt = view.pages.values().filter(|tree| tree.pages.is_in_doubt());
-        in_doubt
-            .map(|tree| tree.pages.roll_back(tree.flushed))
-            .collect()
-    }
-
     /// Writes the entries of prepared tables to the pages of their families. Returns the trees. If
     /// one family of several has failed, the others are in doubt.
     fn write_to_pages(
@@ -686,7 +670,7 @@ impl Engine {
         let seq = writer.take_seqs(1)?;
         let mut edit = Edit::default();
         let _alone = self.flushing.lock();
-        self.settle_pages()?;
+        self.drop_failed_ingestions()?;
         let view = self.tree.view();
         let trees = self.write_to_pages(&view, tables, seq)?;
         edit.pages = trees.iter().map(|(id, _)| (*id, seq)).collect();

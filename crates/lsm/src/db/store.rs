@@ -21,8 +21,8 @@ use super::throttle::WaitMode;
 use super::ticket::Ticket;
 use super::{open, read_only};
 use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
+use crate::version::EngineKind;
 use crate::version::edit::Edit;
-use crate::version::{EngineKind, engine_bits};
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::batch::WriteBatch;
@@ -807,20 +807,7 @@ impl Db {
     /// Records, durably, that the store has another engine, whose directory holds all its files.
     /// From then on versions that do not know the engine refuse the store.
     pub fn add_engine(&self, kind: EngineKind) -> Result<()> {
-        let engine = self.engine();
-        engine.ctx.check_writable()?;
-        // Serialises those who add.
-        let _writer = engine.writes.lock();
-        engine.ctx.check_open()?;
-        let mut engines = engine.tree.lock().catalog().engines.clone();
-        if !engines.insert(kind) {
-            return Ok(());
-        }
-        let edit = Edit {
-            features: Some([0, 0, engine_bits(&engines)]),
-            ..Edit::default()
-        };
-        engine.tree.install(edit, Vec::new(), |_, _| ())
+        self.engine().add_engine(kind)
     }
 
     /// Starts to write tables of a family that [`Db::ingest`] will add to the store. This is for
