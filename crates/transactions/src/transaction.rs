@@ -493,7 +493,7 @@ impl Transaction {
     /// Errors: `Conflict` if a key was changed, with the key: nothing was written, and the caller
     /// begins a new transaction, as [`crate::TransactionDb::with_retry`] does. A key may also count
     /// as changed that was not: an absent key after a compaction that has dropped tombstones since,
-    /// and a key of a family in pages after a flush. `Busy` and `Deadlock` if an optimistic
+    /// and a key of a family in pages after four flushes. `Busy` and `Deadlock` if an optimistic
     /// transaction does not get its locks; nothing was written. Else the errors of
     /// [`basalt_lsm::Db::write`]; whether the writes are in the store is then as that call says.
     /// The transaction is over in any case.

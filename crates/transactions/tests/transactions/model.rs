@@ -4,8 +4,8 @@
 //! The model keeps the committed cells by number of commit. An optimistic transaction reads the
 //! cells of its begin, a pessimistic one the newest. The model knows whether each call is refused
 //! by a lock, and whether each commit is a conflict. Only two conflicts are left open, which the
-//! documentation names: those of absent keys after a compaction, and those of keys in pages after a
-//! flush.
+//! documentation names: those of absent keys after a compaction, and those of keys in pages after
+//! four flushes.
 
 use crate::store::{BOTH, Store, UNSYNCED, open_with, refused};
 use basalt_fs::{Bytes, ErrorKind};
@@ -392,9 +392,11 @@ impl Model {
         let now = self.now();
         let is_open = keys.iter().any(|(key, (_, flushes))| {
             let is_absent = |cell: Option<&Cell>| cell.is_none_or(|c| c.value(now).is_none());
-            let was_flushed = self.flushes > *flushes;
-            (key.0 == 1 && was_flushed)
-                || (self.compactions > 0 && is_absent(self.committed.get(key)))
+            let is_forgotten = self.flushes > *flushes + 3;
+            match key.0 {
+                1 => is_forgotten,
+                _ => self.compactions > 0 && is_absent(self.committed.get(key)),
+            }
         });
         let is_optimistic = concurrency == Concurrency::Optimistic;
         let is_locked = !self.checks && is_optimistic && !effects.is_empty() && {

@@ -3,7 +3,10 @@
 use basalt_env::{Env, EnvBuilder};
 use basalt_fs::{Error, Result};
 use basalt_kv::merge::Append;
-use basalt_lsm::{Db, Family, FamilyOptions, Options, ReadOptions, TreeOptions, WriteOptions};
+use basalt_lsm::db::Precondition;
+use basalt_lsm::{
+    Db, Family, FamilyOptions, Options, ReadOptions, TreeOptions, WriteBatch, WriteOptions,
+};
 use basalt_sim::{SimFs, SimOptions};
 use basalt_transactions::{
     Concurrency, Transaction, TransactionDb, TransactionDbOptions, TransactionOptions,
@@ -48,6 +51,10 @@ pub fn open_on(disk: Arc<SimFs>, env: Env, options_of: TransactionDbOptions) -> 
             created.expect("creates")
         })
     });
+    // A family in pages keeps its changes from its first precondition on.
+    let now = [Precondition::unchanged(&families[1], b"", db.visible_seq())];
+    let done = db.write_if(WriteBatch::new(), &now, &UNSYNCED);
+    done.expect("nothing was written since");
     Store {
         transactions: TransactionDb::new(&db, options_of).expect("valid options"),
         disk,
