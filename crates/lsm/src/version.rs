@@ -94,6 +94,13 @@ impl TableStore {
         let _ = self.open.extra_reads.set(Box::new(callback));
     }
 
+    /// Calls that function.
+    pub fn note_extra_reads(&self) {
+        if let Some(callback) = self.open.extra_reads.get() {
+            callback();
+        }
+    }
+
     /// Sets the function that is called with kind, number and path of every removed file. Can be
     /// set once; `callback` must not block.
     pub fn when_removed(

@@ -36,6 +36,8 @@ const LEAVES_AHEAD: usize = 32;
 enum Rewrites {
     Nothing,
     Leaf(PageId),
+    /// All leaves of the index page that have delta pages.
+    Fragmented,
     /// All leaves of the index page.
     All,
 }
@@ -87,9 +89,33 @@ impl Storage {
         }
     }
 
+    /// Writes all leaves again that have delta pages, as long as `goes_on` returns true. A read of
+    /// such a leaf then visits one page.
+    ///
+    /// Errors: those of reading and of [`Storage::commit`]; what was written stays so.
+    pub fn rewrite_fragmented(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        for key in self.mapping.with_deltas(1) {
+            if !goes_on() {
+                break;
+            }
+            if let Some(prepared) = self.prepare_around(key, Rewrites::Fragmented)? {
+                self.commit_prepared(&prepared)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the pages of a compaction, without a commit. If `rewrites` is true, the compaction
     /// writes the leaf again even if it has few delta pages. Returns `None` if the leaf is not due.
     pub fn prepare_compaction(&self, leaf: PageId, rewrites: bool) -> Result<Option<Prepared<'_>>> {
+        let rewrites = match rewrites {
+            true => Rewrites::Leaf(leaf),
+            false => Rewrites::Nothing,
+        };
+        self.prepare_around(leaf, rewrites)
+    }
+
+    fn prepare_around(&self, leaf: PageId, rewrites: Rewrites) -> Result<Option<Prepared<'_>>> {
         let maintenance = self.maintenance.lock();
         let view = self.view();
         let State::Live(pages) = self.mapping.get(leaf, view.time) else {
@@ -98,7 +124,7 @@ impl Storage {
         let Some(newest) = pages
             .deltas
             .last()
-            .filter(|_| rewrites || self.is_due(&pages))
+            .filter(|_| rewrites != Rewrites::Nothing || self.is_due(&pages))
         else {
             return Ok(None);
         };
@@ -111,10 +137,6 @@ impl Storage {
             let what = format!("leaf {leaf} is not where its keys are: {} is", path.leaf);
             return Err(self.inconsistent(what));
         }
-        let rewrites = match rewrites {
-            true => Rewrites::Leaf(leaf),
-            false => Rewrites::Nothing,
-        };
         self.prepare_at(&path, rewrites, view, maintenance)
     }
 
@@ -314,7 +336,12 @@ impl<'a> Compaction<'a> {
 
     /// Returns what becomes of a leaf with these pages.
     fn plan(&self, key: PageId, pages: &Pages) -> Plan {
-        let rewrites = self.rewrites == Rewrites::All || self.rewrites == Rewrites::Leaf(key);
+        let rewrites = match self.rewrites {
+            Rewrites::Nothing => false,
+            Rewrites::Leaf(leaf) => leaf == key,
+            Rewrites::Fragmented => !pages.deltas.is_empty(),
+            Rewrites::All => true,
+        };
         if !rewrites && !self.storage.is_due(pages) {
             Plan::Stays
         } else if !rewrites && self.storage.is_partial(pages) {

@@ -6,6 +6,7 @@ use crate::page_id::PageId;
 use crate::storage::Storage;
 use crate::usage::StreamKind;
 use basalt_env::MemoryKind;
+use basalt_env::sync::atomic::Ordering::Relaxed;
 use basalt_fs::Result;
 use basalt_stream::ExtentAddress;
 use std::collections::BTreeMap;
@@ -38,6 +39,13 @@ impl Storage {
     pub fn read_pages(&self, refs: &[PageRef], fill_cache: bool) -> Result<Vec<Page>> {
         let mut found: Vec<Option<Page>> = refs.iter().map(|(_, id)| self.cached(*id)).collect();
         let missing: Vec<usize> = (0..refs.len()).filter(|i| found[*i].is_none()).collect();
+        if fill_cache {
+            let deltas = missing.iter().filter(|i| refs[**i].0 == StreamKind::Delta);
+            let deltas = deltas.count() as u64;
+            if deltas > 0 {
+                self.delta_reads.fetch_add(deltas, Relaxed);
+            }
+        }
         if missing.len() > 1 {
             self.read_runs(refs, &runs_of(refs, missing), &mut found, fill_cache);
         }

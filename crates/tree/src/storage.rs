@@ -109,6 +109,8 @@ pub(crate) struct Storage {
     commit: Mutex<Commit>,
     written: WriteCounters,
     pub usage: Mutex<UsageTable>,
+    /// Delta pages that readers have read from the device.
+    pub delta_reads: AtomicU64,
     view: RwLock<Arc<View>>,
 }
 
@@ -156,6 +158,7 @@ impl Storage {
             commit: named("Storage::commit", Mutex::new(commit)),
             written: WriteCounters::default(),
             usage: named("Storage::usage", Mutex::default()),
+            delta_reads: AtomicU64::new(0),
             view: named("Storage::view", RwLock::new(view)),
         }
     }

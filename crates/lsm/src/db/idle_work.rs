@@ -29,7 +29,15 @@ impl Engine {
             .files
             .values()
             .any(|f| may_be_relocatable(f));
-        if !(paid || scanned) || self.ctx.is_closing() || self.background.begin_read_check() {
+        let paid_pages = view.pages.iter().any(|(id, tree)| {
+            let options = view.families.get(id).map(|f| &f.options);
+            options.is_some_and(|o| o.l0_compaction_for_reads)
+                && tree.pages.paid_by_reads().is_some()
+        });
+        if !(paid || paid_pages || scanned)
+            || self.ctx.is_closing()
+            || self.background.begin_read_check()
+        {
             return;
         }
         let engine = Arc::downgrade(self);
@@ -40,6 +48,7 @@ impl Engine {
             engine.background.end_read_check();
             engine.background.note_idle_check();
             engine.schedule_compactions();
+            engine.schedule_page_maintenance();
         };
         self.ctx.jobs.spawn(JobPriority::Housekeeping, job);
     }

@@ -595,12 +595,12 @@ fn sync_ancestors(env: &Env, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn new_catalog(tables: &TableStore, dir: &Path, options: &Options) -> Result<Catalog> {
-    let (env, jobs) = (tables.env(), tables.jobs());
+fn new_catalog(tables: &Arc<TableStore>, dir: &Path, options: &Options) -> Result<Catalog> {
+    let env = tables.env();
     let default = options.family("default");
     if default.pages.is_some() {
         // The manifest that names the tree comes later.
-        let made = pages::create(env, jobs, dir, 0, "default", default)?;
+        let made = pages::create(tables, dir, 0, "default", default)?;
         made.pages.leave(false)?;
     }
     let mut catalog = Catalog::default();

@@ -4,6 +4,7 @@
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::pages::FamilyPages;
+use crate::compaction::still_before_rewrite;
 use crate::listener::{BackgroundErrorReason, Event};
 use basalt_env::JobPriority;
 use std::sync::Arc;
@@ -14,16 +15,29 @@ impl Engine {
         if self.health.compactions_are_paused() {
             return;
         }
-        for (id, view) in self.tree.view().pages.iter() {
-            if view.pages.begin_maintenance() {
+        let newest = self.tree.view();
+        for (id, view) in newest.pages.iter() {
+            let is_for_readers = || {
+                let options = newest.families.get(id).map(|f| &f.options);
+                options.is_some_and(|o| o.l0_compaction_for_reads)
+                    && (view.pages.paid_by_reads()).is_some_and(|bytes| {
+                        self.background.idle_for() >= still_before_rewrite(bytes)
+                    })
+                    && view.pages.begin_rewrite()
+            };
+            let is_due = view.pages.begin_maintenance();
+            let rewrites = !is_due && is_for_readers();
+            if is_due || rewrites {
                 let (engine, pages, id) = (self.clone(), view.pages.clone(), *id);
-                let job = move || engine.maintain_pages(id, &pages);
+                let job = move || engine.maintain_pages(id, &pages, rewrites);
                 self.ctx.jobs.spawn(JobPriority::Compaction, job);
             }
         }
     }
 
-    fn maintain_pages(self: &Arc<Self>, family: u32, pages: &Arc<FamilyPages>) {
+    /// Maintains a tree. With `rewrites`, leaves with delta pages are written again for readers, as
+    /// long as no write comes.
+    fn maintain_pages(self: &Arc<Self>, family: u32, pages: &Arc<FamilyPages>, rewrites: bool) {
         let restarted = match self.flushing.try_lock() {
             Some(_alone) => pages.tree().restart(),
             None => Ok(()),
@@ -32,6 +46,10 @@ impl Engine {
         let maintained = || {
             if pages.has_failed() {
                 pages.tree().reclaim()?;
+            }
+            if rewrites {
+                let is_idle = || goes_on() && !self.background.idle_for().is_zero();
+                pages.tree().rewrite_fragmented(&is_idle)?;
             }
             pages.tree().maintain_while(&goes_on)
         };

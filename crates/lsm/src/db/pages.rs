@@ -7,11 +7,12 @@
 use super::families::FamilyEntry;
 use super::page_changes::{FlushedChanges, PageChanges};
 use super::page_versions::{entry_of, found_entry, versions_of};
+use crate::compaction::BYTES_A_READ;
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
 use crate::version::TableStore;
 use crate::version::catalog::Catalog;
-use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use basalt_env::{Env, JobOwner, JobPriority};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use basalt_env::{Env, JobPriority};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use basalt_kv::entry::{FoundEntry, expiry_of};
 use basalt_kv::key::{Kind, SeqNo};
@@ -30,15 +31,23 @@ pub(crate) const PAGES_DIR: &str = "pages";
 /// as many as it has of base pages, before writers are slowed.
 const LEAST_DELTA_BYTES: u64 = 256 << 20;
 
+/// Reads of delta pages from the device between two checks whether their leaves are to be written
+/// again.
+const READS_BETWEEN_CHECKS: u64 = 256;
+
 /// The tree of a family.
 pub(crate) struct FamilyPages {
-    env: Env,
-    /// The store's jobs.
-    jobs: JobOwner,
+    /// What the store's files share: its jobs among them.
+    tables: Arc<TableStore>,
     dir: PathBuf,
     tree: PageTree,
     /// True once a precondition has named the family: flushes keep their changes from then on.
     keeps_changes: AtomicBool,
+    /// Bytes of leaves with delta pages, when they were last counted.
+    fragmented_bytes: AtomicU64,
+    /// Reads of delta pages before the last rewrite of such leaves, and at the last check.
+    paid_reads: AtomicU64,
+    checked_reads: AtomicU64,
     /// True if the tree has entries of an ingestion that has failed.
     is_in_doubt: AtomicBool,
     /// True while a job maintains the tree.
@@ -173,10 +182,12 @@ fn tree_options(env: &Env, name: &str, options: &FamilyOptions) -> TreeOptions {
 }
 
 impl FamilyPages {
-    pub fn new(env: &Env, jobs: &JobOwner, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
+    pub fn new(tables: &Arc<TableStore>, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
         Arc::new(FamilyPages {
-            env: env.clone(),
-            jobs: jobs.clone(),
+            tables: tables.clone(),
+            fragmented_bytes: AtomicU64::new(0),
+            paid_reads: AtomicU64::new(0),
+            checked_reads: AtomicU64::new(0),
             keeps_changes: AtomicBool::new(false),
             is_in_doubt: AtomicBool::new(false),
             debt_permille: AtomicU64::new(0),
@@ -250,6 +261,45 @@ impl FamilyPages {
     pub fn compute_debt(&self) {
         let debt = self.tree.debt(LEAST_DELTA_BYTES);
         self.debt_permille.store((debt * 1000.0) as u64, SeqCst);
+        (self.fragmented_bytes).store(self.tree.fragmented_bytes(), SeqCst);
+    }
+
+    /// Counts what readers have read of delta pages. Now and then, asks the store whether their
+    /// leaves are to be written again.
+    fn note_reads(&self) {
+        let reads = self.tree.delta_reads();
+        let checked = self.checked_reads.load(Relaxed);
+        if reads >= checked + READS_BETWEEN_CHECKS
+            && (self.checked_reads)
+                .compare_exchange(checked, reads, Relaxed, Relaxed)
+                .is_ok()
+            && self.paid_by_reads().is_some()
+        {
+            self.tables.note_extra_reads();
+        }
+    }
+
+    /// Returns the bytes that a rewrite of the leaves with delta pages costs, if these pages have
+    /// cost readers as much (decision 0017).
+    pub fn paid_by_reads(&self) -> Option<u64> {
+        let cost = self.fragmented_bytes.load(SeqCst);
+        let reads = self.tree.delta_reads() - self.paid_reads.load(SeqCst);
+        let is_paid = cost > 0 && reads.saturating_mul(BYTES_A_READ) >= cost;
+        is_paid.then_some(cost)
+    }
+
+    /// Notes that the leaves were written again for readers, or that an attempt has failed.
+    fn note_rewrite(&self) {
+        self.paid_reads.store(self.tree.delta_reads(), SeqCst);
+    }
+
+    /// Begins maintenance for readers. Returns false if maintenance runs.
+    pub fn begin_rewrite(&self) -> bool {
+        let begins = !self.maintaining.swap(true, SeqCst);
+        if begins {
+            self.note_rewrite();
+        }
+        begins
     }
 
     /// Returns true once the family is dropped.
@@ -314,13 +364,15 @@ impl Drop for FamilyPages {
     fn drop(&mut self) {
         if self.dropped.load(SeqCst) && !self.left.load(SeqCst) {
             // As a job: the last one to let go may hold any lock of the store.
-            let (env, tree) = (self.env.clone(), self.tree.clone());
+            let (env, tree) = (self.tables.env().clone(), self.tree.clone());
             let dir = std::mem::take(&mut self.dir);
-            self.jobs.spawn(JobPriority::Housekeeping, move || {
-                // If a file cannot be removed now, the next open of the store removes it.
-                let _ = tree.abandon();
-                let _ = PageTree::destroy(&env, &dir);
-            });
+            self.tables
+                .jobs()
+                .spawn(JobPriority::Housekeeping, move || {
+                    // If a file cannot be removed now, the next open of the store removes it.
+                    let _ = tree.abandon();
+                    let _ = PageTree::destroy(&env, &dir);
+                });
         }
     }
 }
@@ -358,7 +410,9 @@ impl PageView {
 
     /// Returns the entry of a key, which may be a tombstone.
     pub fn get(&self, key: &[u8], fill_cache: bool) -> Result<Option<(Kind, Bytes)>> {
-        self.pages.tree.entry(&self.snapshot, key, fill_cache)
+        let found = self.pages.tree.entry(&self.snapshot, key, fill_cache);
+        self.pages.note_reads();
+        found
     }
 
     /// Returns the newest version of a key as a reader finds it. Its sequence number says nothing
@@ -370,24 +424,24 @@ impl PageView {
 
 /// Creates the tree of a new family. A left-over of a family that was never recorded is removed.
 pub(crate) fn create(
-    env: &Env,
-    jobs: &JobOwner,
+    tables: &Arc<TableStore>,
     dir: &Path,
     family: u32,
     name: &str,
     options: &FamilyOptions,
 ) -> Result<PageView> {
+    let env = tables.env();
     env.fs().create_dir(&dir.join(PAGES_DIR))?;
     env.fs().sync_metadata(dir)?;
     let dir = tree_dir(dir, family, 0);
     PageTree::destroy(env, &dir)?;
     let tree = PageTree::open(env, &dir, &tree_options(env, name, options))?;
-    Ok(PageView::of(&FamilyPages::new(env, jobs, dir, tree), 0))
+    Ok(PageView::of(&FamilyPages::new(tables, dir, tree), 0))
 }
 
 /// Opens the trees of all families of a catalog that are kept in pages.
 pub(crate) fn open_all(
-    tables: &TableStore,
+    tables: &Arc<TableStore>,
     dir: &Path,
     catalog: &Catalog,
     families: &BTreeMap<u32, FamilyEntry>,
@@ -412,7 +466,7 @@ pub(crate) fn open_all(
             _ => e.context(format!("opening the pages of family {:?}", family.name)),
         })?;
         check_is_whole(&dir, &tree.note(), recorded)?;
-        let pages = FamilyPages::new(env, tables.jobs(), dir, tree);
+        let pages = FamilyPages::new(tables, dir, tree);
         pages.compute_debt();
         trees.insert(*id, PageView::of(&pages, recorded));
     }

@@ -206,16 +206,8 @@ impl Db {
         let cmp = entry.options.comparator.clone();
         let tree = match &entry.options.pages {
             Some(_) => {
-                let ctx = &engine.ctx;
-                let (env, jobs) = (&ctx.env, &ctx.jobs);
-                Some(pages::create(
-                    env,
-                    jobs,
-                    &ctx.dir,
-                    id,
-                    name,
-                    &entry.options,
-                )?)
+                let (tables, dir) = (&engine.ctx.tables, &engine.ctx.dir);
+                Some(pages::create(tables, dir, id, name, &entry.options)?)
             }
             None => None,
         };

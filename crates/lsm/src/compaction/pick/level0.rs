@@ -7,7 +7,7 @@ use crate::version::FamilyVersion;
 use std::time::Duration;
 
 /// Bytes that a merge moves in about the time of one read of the device.
-const BYTES_A_READ: u64 = 64 << 10;
+pub const BYTES_A_READ: u64 = 64 << 10;
 
 /// Time without writes after which level 0 may be merged for readers.
 const MIN_WRITE_IDLE: Duration = Duration::from_secs(1);
@@ -15,6 +15,11 @@ const MIN_WRITE_IDLE: Duration = Duration::from_secs(1);
 /// Bytes that a merge moves in one millisecond. Level 0 is merged for readers only after
 /// [`MIN_WRITE_IDLE`] and as much longer as the merge will take.
 const MERGED_A_MS: u64 = 512 << 10;
+
+/// Returns the time without writes after which so many bytes may be rewritten for readers.
+pub fn still_before_rewrite(bytes: u64) -> Duration {
+    MIN_WRITE_IDLE + Duration::from_millis(bytes / MERGED_A_MS)
+}
 
 /// Returns the bytes that merging level 0 rewrites, if its tables have cost readers as much. `None`
 /// otherwise (decision 0017).
@@ -98,8 +103,7 @@ impl PickContext<'_> {
             return None;
         }
         let cost = paid_by_reads(self.version, self.options)?;
-        let takes = Duration::from_millis(cost / MERGED_A_MS);
-        if self.still_for < MIN_WRITE_IDLE + takes {
+        if self.still_for < still_before_rewrite(cost) {
             return None;
         }
         self.plan_l0(CompactionReason::Reads, 0.0)

@@ -326,3 +326,60 @@ fn maintenance_within_a_flush_shows_nothing_of_it() {
     assert_eq!(get(&db, "counted").as_deref(), Some("x,x"));
     db.close().unwrap();
 }
+
+/// Leaves with few delta pages stayed as they were, so each read of them visited all of their pages
+/// for ever.
+#[test]
+fn readers_pay_for_writing_fragmented_leaves_again() {
+    for for_reads in [true, false] {
+        let disk = disk();
+        let clock = ManualClock::new(START_MS);
+        let env = EnvBuilder::for_tests(disk.clone(), 3)
+            .clock(Clock::manual(clock.clone()))
+            .cache_bytes(0)
+            .build();
+        let pages = TreeOptions::default().page_bytes(4096).max_deltas(8);
+        let family = FamilyOptions {
+            l0_compaction_for_reads: for_reads,
+            ..FamilyOptions::default().pages(Some(pages))
+        };
+        let db = Db::open(&env, "db", Options::default().default_family(family)).unwrap();
+        let key = |n: u32| format!("key {n:04}");
+        let write = |step: usize| {
+            for n in (0..600).step_by(step) {
+                put(&db, &key(n), "value of some length");
+            }
+            db.flush().unwrap();
+        };
+        let fragmented = || {
+            while env.jobs().step() {}
+            db.stats().families[0]
+                .pages
+                .as_ref()
+                .unwrap()
+                .leaves_with_deltas
+        };
+        write(1);
+        write(5);
+        let leaves = fragmented();
+        assert!(leaves > 2, "{leaves}");
+        let read = |count: u32| {
+            for n in 0..count {
+                assert!(get(&db, &key(n % 600)).is_some());
+            }
+        };
+        read(5000);
+        // The first check notes the time, and there must be no write for more than a second.
+        assert_eq!(fragmented(), leaves);
+        put(&db, &key(1), "value");
+        clock.advance(Duration::from_secs(2));
+        read(300);
+        assert_eq!(fragmented(), leaves);
+        clock.advance(Duration::from_secs(2));
+        read(600);
+        let expected = if for_reads { 0 } else { leaves };
+        assert_eq!(fragmented(), expected);
+        read(600);
+        db.close().unwrap();
+    }
+}

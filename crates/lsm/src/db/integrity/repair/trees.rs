@@ -124,10 +124,7 @@ impl Repair<'_> {
                 let tree = PageTree::open_keeping(env, &dir, &options, keep)?;
                 self.report.trees_kept += 1;
                 let note = pages::seq_of(&tree.note()).unwrap_or(0);
-                (
-                    pages::FamilyPages::new(env, self.tables.jobs(), dir, tree),
-                    note,
-                )
+                (FamilyPages::new(&self.tables, dir, tree), note)
             }
             false => self.write_readable(of, &dir, keep)?,
         };
@@ -182,7 +179,7 @@ impl Repair<'_> {
         let family = self.learned.catalog.families.get_mut(&of.family);
         family.expect("it is known").tree = number;
         self.aside_trees.push(tree_name(of.family, of.tree));
-        let pages = FamilyPages::new(env, self.tables.jobs(), new_dir, tree);
+        let pages = FamilyPages::new(&self.tables, new_dir, tree);
         Ok((pages, note))
     }
 
