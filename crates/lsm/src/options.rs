@@ -184,7 +184,8 @@ pub struct FamilyOptions {
     pub level_multiplier: u32,
     /// Compact level 0 for reads, before it has [`FamilyOptions::l0_compaction_trigger`] tables
     /// (Pebble's read compactions). Such a compaction starts when there are no writes, and enough
-    /// reads of level-0 tables on the device were in vain to pay for it. Default `true`.
+    /// reads of level-0 tables on the device were in vain to pay for it. Default `true`. In pages,
+    /// leaves with delta pages are written again after as many reads of these.
     pub l0_compaction_for_reads: bool,
     /// Filter that is called for every value that a compaction meets and no snapshot needs. Default
     /// none.

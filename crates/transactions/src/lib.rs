@@ -10,10 +10,13 @@
 //! | another transaction has the key | the commit fails | the call waits for the lock |
 //! | errors that need a new transaction | `Conflict` | `Deadlock`, `Conflict` |
 //!
-//! Isolation is that of snapshots: no dirty reads, no lost updates, no read skew. The first
-//! committer wins. Two transactions that each read what the other one writes (write skew) are found
-//! if they read with [`Transaction::get_for_update`]. A transaction that reads all keys so is
-//! serialisable. The order of commits is then the serial order.
+//! No transaction reads what is not committed. The isolation of an optimistic transaction, and of a
+//! pessimistic one with a snapshot, is that of snapshots: no lost updates, no read skew, the first
+//! committer wins. A pessimistic transaction without a snapshot reads what is committed at each
+//! call, so it loses no update only of keys that it reads with [`Transaction::get_for_update`].
+//! Two transactions that each read what the other one writes (write skew) are found if they read
+//! with `get_for_update`. A transaction that reads all keys so is serialisable. The order of
+//! commits is then the serial order.
 //!
 //! The crate adds nothing to the store's format. A commit is one batch, as a rule of
 //! [`Db::write_if`] with a precondition for each key. So a power cut leaves a transaction whole or

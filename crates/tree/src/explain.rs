@@ -180,7 +180,8 @@ impl Storage {
                     verdict
                 }
             };
-            is_decided |= matches!(verdict, PageVerdict::Found(_));
+            // Behind a page that cannot be read, nothing decides.
+            is_decided |= matches!(verdict, PageVerdict::Found(_) | PageVerdict::Damaged(_));
             explained.push(ExplainedPage {
                 position: position(kind, id),
                 is_base: kind == StreamKind::Base,

@@ -11,7 +11,7 @@ use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::key::Kind;
 use basalt_stream::ExtentId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The position of a page in the files of a tree.
@@ -128,6 +128,9 @@ pub struct PageCounts {
     /// Bytes of all these pages.
     pub page_bytes: u64,
 }
+
+/// Most damaged pages that a survey lists.
+const MOST_DAMAGE: usize = 10_000;
 
 /// The findings of [`Storage::survey`].
 pub(crate) struct Survey {
@@ -250,8 +253,18 @@ impl Storage {
             level: view.root.level,
             keys: PageRange::default(),
         }];
+        let mut visited: BTreeSet<PageId> = BTreeSet::new();
         while let Some(at) = unvisited.pop() {
-            let (node, pages) = self.inspect_node(view, at, with_entries, &mut unvisited);
+            let is_named_twice = !visited.insert(at.key);
+            let (mut node, pages) = match is_named_twice {
+                false => self.inspect_node(view, at, with_entries, &mut unvisited),
+                // What is below it was visited.
+                true => self.inspect_node(view, at, false, &mut Vec::new()),
+            };
+            if is_named_twice {
+                let what = "two entries of index pages name this page";
+                node.base.content = Err(self.bad_page(StreamKind::Base, pages.base, what));
+            }
             if !each(node, &pages) {
                 return;
             }
@@ -361,15 +374,25 @@ impl Storage {
             damage: Vec::new(),
         };
         let mut reached: BTreeMap<ExtentId, u64> = BTreeMap::new();
+        let mut unlisted = 0;
         self.inspect_pages(&view, false, &mut |node, pages| {
             let deltas = pages.deltas.iter().map(|delta| delta.id);
             for id in deltas.chain([pages.base]) {
                 *reached.entry(id.extent).or_default() += u64::from(id.len);
             }
             survey.counts.add(&node);
-            survey.damage.extend(node.damage().cloned());
+            for damage in node.damage() {
+                match survey.damage.len() < MOST_DAMAGE {
+                    true => survey.damage.push(damage.clone()),
+                    false => unlisted += 1,
+                }
+            }
             true
         });
+        if unlisted > 0 {
+            let what = format!("{unlisted} more pages are damaged");
+            survey.damage.push(self.inconsistent(what));
+        }
         if !survey.damage.is_empty() {
             // What is below a damaged page was not reached.
             return survey;
@@ -393,8 +416,13 @@ impl Storage {
     /// Returns the number of leaves of a view. Reads all index pages.
     pub fn count_leaves(&self, view: &View) -> Result<u64> {
         let mut leaves = 0;
+        let mut visited: BTreeSet<PageId> = BTreeSet::new();
         let mut unvisited = vec![(view.root.id, view.root.level)];
         while let Some((key, level)) = unvisited.pop() {
+            if !visited.insert(key) {
+                let what = "two entries of index pages name this page";
+                return Err(self.bad_page(StreamKind::Base, key, what));
+            }
             match level {
                 0 => leaves += 1,
                 1 => leaves += self.index_page(view, key, level)?.count() as u64,

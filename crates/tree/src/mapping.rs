@@ -445,14 +445,21 @@ impl MappingTable {
         effects.old.push(key);
     }
 
-    /// Drops all versions behind a time. No reader may have a later one.
-    pub fn roll_back(&self, to: SysTime) {
+    /// Drops all versions behind a time. No reader may have a later one. Returns the keys that are
+    /// to be pruned again.
+    pub fn roll_back(&self, to: SysTime) -> Vec<PageId> {
+        let mut old = Vec::new();
         for shard in &self.shards {
-            shard.write().retain(|_, chain| {
+            shard.write().retain(|key, chain| {
                 chain.retain(|version| version.since <= to);
+                let is_live = |v: &Version| matches!(v.state, State::Live(_));
+                if chain.len() > 1 || !chain.iter().all(is_live) {
+                    old.push(*key);
+                }
                 !chain.is_empty()
             });
         }
+        old
     }
 
     /// Drops the versions of a key that no reader needs. `readers` are the times of all readers, in

@@ -74,15 +74,17 @@ enum Reader {
     /// The tree, whose logs can be read.
     Tree(Box<Storage>),
     /// The files of extents.
-    Files(BTreeMap<ExtentId, Arc<dyn File>>),
+    Files(Env, BTreeMap<ExtentId, PathBuf>),
 }
 
 impl Reader {
     fn page(&self, kind: StreamKind, id: PageId) -> Result<Page> {
         match self {
             Reader::Tree(storage) => storage.page_uncached(kind, id),
-            Reader::Files(files) => {
-                let bytes = files[&id.extent].read(u64::from(id.offset), id.len as usize)?;
+            Reader::Files(env, files) => {
+                // Opened for each page: there may be more extents than a process may open files.
+                let file = env.fs().open(&files[&id.extent])?;
+                let bytes = file.read(u64::from(id.offset), id.len as usize)?;
                 Page::open(id, &bytes).map_err(|what| Error::new(ErrorKind::Corruption, what))
             }
         }
@@ -137,7 +139,7 @@ struct Walk<'a> {
     view: Arc<View>,
     sources: Vec<Source>,
     lost: Vec<LostPages>,
-    /// Keys of the leaves that were met.
+    /// Keys of the pages that were met.
     met: BTreeSet<PageId>,
     /// The ranges of index pages that cannot be read.
     hidden: Vec<KeyBounds>,
@@ -152,6 +154,10 @@ impl Walk<'_> {
         low: Option<Vec<u8>>,
         high: Option<Vec<u8>>,
     ) -> Result<()> {
+        if !self.met.insert(key) {
+            // Two entries of index pages name it. Its entries are taken already.
+            return Ok(());
+        }
         let pages = match self.storage.pages_of(&self.view, key) {
             Ok(pages) => pages,
             Err(e) if is_damage(&e) => {
@@ -161,7 +167,6 @@ impl Walk<'_> {
             Err(e) => return Err(e),
         };
         if level == 0 {
-            self.met.insert(key);
             return self.leaf(&pages, low, high);
         }
         let page = match self.storage.page_uncached(StreamKind::Base, pages.base) {
@@ -368,7 +373,7 @@ fn position(page: &Page, key: &[u8]) -> usize {
 /// The search of all extents for pages.
 #[derive(Default)]
 struct Search {
-    files: BTreeMap<ExtentId, Arc<dyn File>>,
+    files: BTreeMap<ExtentId, PathBuf>,
     sources: Vec<Source>,
     /// First key, last key and number of each leaf.
     leaves: Vec<(Vec<u8>, Vec<u8>, u64)>,
@@ -390,7 +395,7 @@ impl Search {
                 file => file?,
             };
             self.extent(kind, extent, &*file)?;
-            self.files.insert(extent, file);
+            self.files.insert(extent, path);
         }
         Ok(())
     }
@@ -532,7 +537,7 @@ impl TreeSalvage {
         );
         Ok(TreeSalvage {
             covers: search.covers(),
-            reader: Reader::Files(search.files),
+            reader: Reader::Files(env.clone(), search.files),
             sources: search.sources,
             note: None,
             lost: search.lost,

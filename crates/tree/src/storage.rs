@@ -76,8 +76,6 @@ pub(crate) struct Commit {
     old: VecDeque<(SysTime, PageId)>,
     /// When `old` is longer, all but the last entry of each chain are dropped from it.
     longest_old: usize,
-    /// Bytes of the system log since the last checkpoint.
-    pub log_bytes: u64,
     pub note: Vec<u8>,
     /// The view before the first user checkpoint whose effect depends on a record of the memory
     /// tier that is not durable yet. A recovery may go back to it, so what it needs stays.
@@ -109,6 +107,8 @@ pub(crate) struct Storage {
     commit: Mutex<Commit>,
     written: WriteCounters,
     pub usage: Mutex<UsageTable>,
+    /// Bytes of the system log since the last checkpoint. Changed under `commit`.
+    log_bytes: AtomicU64,
     /// Delta pages that readers have read from the device.
     pub delta_reads: AtomicU64,
     view: RwLock<Arc<View>>,
@@ -136,7 +136,6 @@ impl Storage {
             views: vec![view.clone()],
             old: VecDeque::new(),
             longest_old: LEAST_OLD,
-            log_bytes: 0,
             note: Vec::new(),
             unconfirmed: None,
             doubtful: Vec::new(),
@@ -158,6 +157,7 @@ impl Storage {
             commit: named("Storage::commit", Mutex::new(commit)),
             written: WriteCounters::default(),
             usage: named("Storage::usage", Mutex::default()),
+            log_bytes: AtomicU64::new(0),
             delta_reads: AtomicU64::new(0),
             view: named("Storage::view", RwLock::new(view)),
         }
@@ -297,6 +297,7 @@ impl Storage {
     ///
     /// Errors: those of the log; then nothing has changed, and the call may be repeated.
     pub fn roll_back_to(&self, before: &Storage) -> Result<()> {
+        let (note, usage) = (before.note(), before.usage.lock().clone());
         let mut commit = self.commit.lock();
         let Some(view) = commit.unconfirmed.clone() else {
             return Ok(());
@@ -309,15 +310,14 @@ impl Storage {
             )));
         }
         self.system.truncate_suffix(view.time + 1)?;
-        let recovered = before.commit.lock();
-        self.mapping.roll_back(view.time);
-        let usage = std::mem::take(&mut *before.usage.lock());
+        let old = self.mapping.roll_back(view.time);
         self.usage.lock().replace(usage);
         commit.views.retain(|held| held.time <= view.time);
-        commit.old.retain(|(since, _)| *since <= view.time);
+        commit.old = old.into_iter().map(|key| (view.time, key)).collect();
         commit.next_time = view.time + 1;
-        commit.log_bytes = recovered.log_bytes;
-        commit.note.clone_from(&recovered.note);
+        let log_bytes = before.log_bytes.load(SeqCst);
+        self.log_bytes.store(log_bytes, SeqCst);
+        commit.note = note;
         commit.unconfirmed = None;
         *self.view.write() = view;
         Ok(())
@@ -384,7 +384,7 @@ impl Storage {
             commit.unconfirmed = Some(self.view());
         }
         commit.next_time += 1;
-        commit.log_bytes += record.len() as u64;
+        self.log_bytes.fetch_add(record.len() as u64, SeqCst);
         (self.written.system_log).fetch_add(record.len() as u64, SeqCst);
         if let Some(note) = &tx.note {
             commit.note.clone_from(note);
@@ -486,7 +486,7 @@ impl Storage {
     /// Returns true if the system log is long enough for a checkpoint.
     pub fn checkpoint_is_due(&self) -> bool {
         let commit = self.commit.lock();
-        commit.unconfirmed.is_none() && commit.log_bytes >= self.options.checkpoint_bytes
+        commit.unconfirmed.is_none() && self.log_bytes.load(SeqCst) >= self.options.checkpoint_bytes
     }
 
     /// Writes a system checkpoint, and trims the system log. Does nothing as long as a user
@@ -520,7 +520,7 @@ impl Storage {
         (self.written.system_log).fetch_add(bytes as u64, SeqCst);
         self.written.system_checkpoints.fetch_add(1, SeqCst);
         commit.next_part = first + parts.len() as u64;
-        commit.log_bytes = 0;
+        self.log_bytes.store(0, SeqCst);
         self.checkpoint.trim(first - 1, &SYNC)?;
         self.system.trim(view.time, &SYNC)
     }
@@ -539,7 +539,7 @@ impl Storage {
         commit.views = vec![view];
         commit.next_time = time + 1;
         commit.note = note;
-        commit.log_bytes = log_bytes;
+        self.log_bytes.store(log_bytes, SeqCst);
     }
 
     /// Begins a copy of the system log. Returns it with the views of the same moment, whose pages
@@ -571,7 +571,6 @@ impl Storage {
 
     /// Returns what the tier has and costs.
     pub fn stats(&self) -> PageTreeStats {
-        let system_log_bytes = self.commit.lock().log_bytes;
         let chains = self.mapping.sums(self.options.max_deltas);
         let (base, delta) = (self.base.extents(), self.delta.extents());
         let usage = self.usage.lock();
@@ -610,7 +609,7 @@ impl Storage {
             flush_bytes_written: by_cause(PageWriteCause::Flush),
             compaction_bytes_written: by_cause(PageWriteCause::Compaction),
             collection_bytes_written: by_cause(PageWriteCause::Collection),
-            system_log_bytes,
+            system_log_bytes: self.log_bytes.load(SeqCst),
             system_log_bytes_written: self.written.system_log.load(SeqCst),
             system_checkpoints: self.written.system_checkpoints.load(SeqCst),
         }

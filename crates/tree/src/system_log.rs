@@ -13,6 +13,9 @@ use basalt_kv::encoding::{get_varint64, put_varint};
 /// Bytes of a record of a checkpoint.
 const PART: usize = 1 << 20;
 
+/// Most levels below a root. Index pages have two children or more, and ids of pages 16 bytes.
+pub(crate) const MAX_LEVEL: u8 = 64;
+
 /// The root page of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Root {
@@ -50,7 +53,7 @@ impl Root {
 
     fn decode(bytes: &[u8], at: &mut usize) -> Option<Root> {
         let id = PageId::decode(bytes, at)?;
-        let level = *bytes.get(*at)?;
+        let level = *bytes.get(*at).filter(|level| **level <= MAX_LEVEL)?;
         *at += 1;
         Some(Root { id, level })
     }

@@ -32,7 +32,7 @@ impl Storage {
         }
         let mut writer = PageWriter::new(self, StreamKind::Delta);
         let mut builder = PageBuilder::new(PageKind::Delta, 0);
-        builder.as_of = view.time + 1;
+        builder.as_of = self.checkpoint_number(&view);
         // The leaf of each page of the writer.
         let mut leaves: Vec<PageId> = Vec::new();
         let mut current: Option<(PageId, Option<Vec<u8>>)> = None;
@@ -80,6 +80,15 @@ impl Storage {
         })
     }
 
+    /// Returns the number of a user checkpoint that is prepared with a view, for its pages: higher
+    /// than that of each earlier one. A timestamp alone is not: a recovery may give that of a user
+    /// checkpoint which does not count to another one.
+    fn checkpoint_number(&self, view: &View) -> u64 {
+        const TIME_BITS: u32 = 20;
+        let time = (view.time + 1) & ((1 << TIME_BITS) - 1);
+        self.env.clock().wall_ms() << TIME_BITS | time
+    }
+
     /// Returns true if the tree has only an empty leaf.
     fn is_empty(&self, view: &View) -> Result<bool> {
         if view.root.level > 0 {
@@ -98,7 +107,7 @@ impl Storage {
         maintenance: MutexGuard<'a, ()>,
     ) -> Result<Prepared<'a>> {
         let mut builder = PageBuilder::new(PageKind::Leaf, 0);
-        builder.as_of = view.time + 1;
+        builder.as_of = self.checkpoint_number(&view);
         let mut compaction = Compaction::new(self, view);
         compaction.base.cause = PageWriteCause::Flush;
         let mut lows: Vec<Vec<u8>> = Vec::new();

@@ -6,7 +6,7 @@ use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::Result;
 use basalt_stream::ExtentId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A page that is to be verified.
 struct Below {
@@ -31,7 +31,12 @@ impl Storage {
             low: None,
             high: None,
         }];
+        let mut visited: BTreeSet<PageId> = BTreeSet::new();
         while let Some(page) = below.pop() {
+            if !visited.insert(page.key) {
+                let what = "two entries of index pages name this page";
+                return Err(self.bad_page(StreamKind::Base, page.key, what));
+            }
             self.verify_page(&view, page, &mut below, &mut reached)?;
         }
         for (extent, usage) in usage.iter() {

@@ -17,21 +17,18 @@ pub fn check(args: &tree_args::Check) -> Outcome {
     let place = &StoreLocation::of_argument(&args.store);
     let (env, path) = environment(place, Access::Read, None)?;
     let failure = |e| Failure::store(place, e);
-    let checked = Db::check_pages(&env, &path, &Options::default()).map_err(failure)?;
+    let family = args.family.as_deref();
+    let checked = Db::check_pages(&env, &path, &Options::default(), family).map_err(failure)?;
     let checked = match &args.family {
         None if checked.is_empty() => return Err(no_pages(place)),
-        None => checked,
-        Some(wanted) => {
-            let found: Vec<_> = checked.into_iter().filter(|(n, _)| n == wanted).collect();
-            if found.is_empty() {
-                let families = Db::families_of_closed(&env, &path).map_err(failure)?;
-                return Err(match families.contains_key(wanted) {
-                    true => in_levels(wanted),
-                    false => no_family(wanted, &families.into_keys().collect::<Vec<_>>()),
-                });
-            }
-            found
+        Some(wanted) if checked.is_empty() => {
+            let families = Db::families_of_closed(&env, &path).map_err(failure)?;
+            return Err(match families.contains_key(wanted) {
+                true => in_levels(wanted),
+                false => no_family(wanted, &families.into_keys().collect::<Vec<_>>()),
+            });
         }
+        _ => checked,
     };
     let places: usize = checked.iter().map(|(_, found)| found.damage.len()).sum();
     print_report(&match args.json {

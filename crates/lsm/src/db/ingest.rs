@@ -647,12 +647,9 @@ impl Engine {
                     iter: None,
                     kind: Kind::Delete,
                 };
-                if let Err(e) = tree.pages.write(&mut entries, seq) {
-                    written
-                        .iter()
-                        .for_each(|(_, tree): &(u32, Arc<FamilyPages>)| tree.note_doubt());
-                    return Err(e);
-                }
+                // Until the edit is durable: a panic may end the ingestion.
+                tree.pages.note_doubt();
+                tree.pages.write(&mut entries, seq)?;
                 written.push((*id, tree.pages.clone()));
             }
         }
@@ -746,9 +743,8 @@ impl Engine {
             resume_unwind(panic)
         });
         if let Err(e) = installed {
-            // The pages have the entries, whether the edit is durable or not. The next flush drops
-            // them.
-            trees.iter().for_each(|(_, tree)| tree.note_doubt());
+            // The pages have the entries, whether the edit is durable or not. They are in doubt,
+            // and the next flush or maintenance drops them.
             if !trees.is_empty() {
                 sets.iter()
                     .for_each(|s| s.fate.store(STATE_IN_DOUBT, SeqCst));
@@ -757,7 +753,10 @@ impl Engine {
                 "whether prepared tables were added is not known before the store is opened anew";
             return Err(e.context(what));
         }
-        trees.iter().for_each(|(_, tree)| tree.tree().confirm());
+        for (_, tree) in &trees {
+            tree.tree().confirm();
+            tree.end_doubt();
+        }
         sets.iter()
             .for_each(|s| s.fate.store(STATE_INGESTED, SeqCst));
         self.note_ingestion(writer, seq);

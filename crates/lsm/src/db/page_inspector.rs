@@ -68,6 +68,7 @@ pub(super) fn check_pages(
     env: &Env,
     dir: &Path,
     options: &Options,
+    wanted: Option<&str>,
 ) -> Result<Vec<(String, TreeCheck)>> {
     let fs = env.fs();
     let none = || Error::new(ErrorKind::NotFound, "no store here").in_file(dir);
@@ -81,6 +82,9 @@ pub(super) fn check_pages(
     let families = bind_families(&loaded.catalog, options)?;
     let mut checked = Vec::new();
     for (id, family) in &loaded.catalog.families {
+        if wanted.is_some_and(|wanted| wanted != family.name) {
+            continue;
+        }
         let mut one = loaded.catalog.clone();
         one.families.retain(|other, _| other == id);
         let found = pages::check(env, dir, &one, &families)?;

@@ -39,7 +39,7 @@ impl Engine {
     /// long as no write comes.
     fn maintain_pages(self: &Arc<Self>, family: u32, pages: &Arc<FamilyPages>, rewrites: bool) {
         let restarted = match self.flushing.try_lock() {
-            Some(_alone) => pages.tree().restart(),
+            Some(_alone) => (self.drop_failed_ingestions()).and_then(|()| pages.tree().restart()),
             None => Ok(()),
         };
         let goes_on = || !self.ctx.is_closing() && !pages.is_dropped();

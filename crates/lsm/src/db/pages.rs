@@ -153,6 +153,14 @@ pub(crate) fn tree_name(family: u32, tree: u32) -> String {
     }
 }
 
+/// End of the name of a tree that a repair has not finished.
+const UNFINISHED: &str = ".unfinished";
+
+/// Returns the name of the directory of a tree that a repair writes.
+pub(crate) fn unfinished_name(family: u32, tree: u32) -> String {
+    tree_name(family, tree) + UNFINISHED
+}
+
 /// Returns the family and the number of the tree whose directory has this name.
 fn parse_tree_name(name: &str) -> Option<(u32, u32)> {
     let (family, tree) = name.split_once('.').unwrap_or((name, "0"));
@@ -232,6 +240,11 @@ impl FamilyPages {
     /// Returns true if the tree has entries of an ingestion that has failed.
     pub fn is_in_doubt(&self) -> bool {
         self.is_in_doubt.load(SeqCst)
+    }
+
+    /// Notes that the ingestion counts.
+    pub fn end_doubt(&self) {
+        self.is_in_doubt.store(false, SeqCst);
     }
 
     /// Drops the entries of an ingestion that has failed: those above `flushed`. A durable manifest
@@ -595,5 +608,11 @@ pub(crate) fn remove_unnamed(env: &Env, dir: &Path, catalog: &Catalog) {
     for (id, tree) in unnamed(env, dir, catalog) {
         // If the removal fails, the next open tries again.
         let _ = PageTree::destroy(env, tree_dir(dir, id, tree));
+    }
+    let all = dir.join(PAGES_DIR);
+    for entry in env.fs().list(&all).unwrap_or_default() {
+        if entry.is_dir && entry.name.ends_with(UNFINISHED) {
+            let _ = PageTree::destroy(env, all.join(entry.name));
+        }
     }
 }

@@ -757,8 +757,9 @@ impl Db {
 
     /// Reads and verifies the pages of all families of a closed store that are kept in pages: that
     /// the page mapping table, the usage of extents and the streams agree, and that all pages have
-    /// their checksums and their order of keys. Returns the name of each family and the findings.
-    /// Nothing is changed. [`Db::verify_store`] does this and checks all other files, too.
+    /// their checksums and their order of keys. With `family`, only those of that family. Returns
+    /// the name of each family and the findings. Nothing is changed. [`Db::verify_store`] does this
+    /// and checks all other files, too.
     ///
     /// Errors: `NotFound` if there is no store, `Busy` if a process has it open to change it,
     /// `Corruption` if the manifest is damaged, `Io`.
@@ -766,8 +767,9 @@ impl Db {
         env: &Env,
         path: impl AsRef<Path>,
         options: &Options,
+        family: Option<&str>,
     ) -> Result<Vec<(String, TreeCheck)>> {
-        page_inspector::check_pages(env, path.as_ref(), options)
+        page_inspector::check_pages(env, path.as_ref(), options, family)
     }
 
     /// Returns the engines that the store has beside its tables. This store does not open them.

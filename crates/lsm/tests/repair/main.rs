@@ -428,7 +428,9 @@ fn covers(
     versions: &Versions,
 ) -> bool {
     if let Some(range) = &loss.keys {
-        return loss.family.as_ref().is_none_or(|f| f == family)
+        // The name of a family is lost with the manifest.
+        let is_family = |f: &String| f.replace("recovered-", "family ") == *family;
+        return loss.family.as_ref().is_none_or(is_family)
             && range.from.as_ref().is_none_or(|a| a <= key)
             && range.to.as_ref().is_none_or(|b| key <= b);
     }

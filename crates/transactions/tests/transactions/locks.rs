@@ -275,7 +275,7 @@ fn bank(seed: u64, concurrency: Concurrency, checks: bool) -> [u64; 3] {
     }
     let options = TransactionOptions::default().concurrency(concurrency);
     let done = AtomicU64::new(0);
-    // The sequence number and the change of each transfer, for the serial order.
+    // What each transfer has changed.
     let history = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for t in 0..THREADS {

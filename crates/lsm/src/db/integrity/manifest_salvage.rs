@@ -538,6 +538,11 @@ impl SalvagedCatalog {
             {
                 continue;
             }
+            // No store writes an edit that adds a table to a family in pages.
+            let family = self.catalog.families.get(&t.family);
+            if family.is_some_and(|f| f.pages.is_some()) {
+                continue;
+            }
             self.retired.remove(&t.number);
             self.catalog.last_seq = self.catalog.last_seq.max(t.meta.max_seq);
             let f = self.family(t.family, options);

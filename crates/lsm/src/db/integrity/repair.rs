@@ -45,7 +45,7 @@ use basalt_fs::{Error, ErrorKind, Reach, Result};
 use blobs::Blobs;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// One repair.
@@ -66,6 +66,9 @@ struct Repair<'a> {
     trees: BTreeMap<u32, PageView>,
     /// Names of the directories of damaged trees.
     aside_trees: Vec<String>,
+    /// Trees that are moved into `lost` at the end, because the filesystem has no links, and their
+    /// new paths.
+    moved_trees: Vec<(PathBuf, PathBuf)>,
     tables: Arc<TableStore>,
     next_number: u64,
     /// The blob files, as far as they have been read.
@@ -169,6 +172,7 @@ pub(crate) fn repair(
         tree_entries: walked.tree_entries,
         trees: BTreeMap::new(),
         aside_trees: Vec::new(),
+        moved_trees: Vec::new(),
         tables: TableStore::new(env, dir),
         indexed: indexed_logs(env, dir, 0, &BTreeSet::new())?,
         other_families: false,
@@ -218,7 +222,6 @@ impl Repair<'_> {
         Manifest::create(self.env, self.dir, store, number, &state.encode())?;
 
         // The repaired store is current; from here on only names are removed.
-        self.close_trees()?;
         let fs = self.env.fs();
         for (name, target) in &aside {
             let path = self.dir.join(name);
@@ -241,6 +244,7 @@ impl Repair<'_> {
                 let _ = fs.remove(&self.dir.join(name));
             }
         }
+        self.close_trees()?;
         fs.sync_metadata(self.dir)?;
 
         let r = &mut self.report;
@@ -324,7 +328,11 @@ impl Repair<'_> {
                 version.push(*level as usize, t);
             }
             version.sort();
-            version.check().map_err(|what| {
+            let checked = match f.pages.is_some() && !f.tables.is_empty() {
+                true => Err("it has tables and pages".to_string()),
+                false => version.check(),
+            };
+            checked.map_err(|what| {
                 Error::new(
                     ErrorKind::Corruption,
                     format!("family {:?} cannot be repaired: {what}", f.name),

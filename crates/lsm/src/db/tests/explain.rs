@@ -259,12 +259,14 @@ fn pages_of_a_family_in_levels_are_refused_and_those_of_others_are_checked() {
     });
     assert_eq!(positions.len() as u64, leaves);
     drop((inspector, pages, levels));
-    let busy = Db::check_pages(&env, "db", &options()).err().unwrap();
+    let busy = Db::check_pages(&env, "db", &options(), None).err().unwrap();
     assert_eq!(busy.kind(), ErrorKind::Busy);
     db.close().unwrap();
-    let missing = Db::check_pages(&env, "nowhere", &options()).err().unwrap();
+    let missing = Db::check_pages(&env, "nowhere", &options(), None)
+        .err()
+        .unwrap();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
-    let [(name, found)] = &Db::check_pages(&env, "db", &options()).unwrap()[..] else {
+    let [(name, found)] = &Db::check_pages(&env, "db", &options(), None).unwrap()[..] else {
         panic!("one family is in pages");
     };
     assert_eq!((&name[..], found.counts.leaves), ("pages", leaves));
@@ -276,7 +278,7 @@ fn pages_of_a_family_in_levels_are_refused_and_those_of_others_are_checked() {
     let files = Path::new("db/pages/1").join(&last.file);
     disk.flip_bit(&files, last.offset + last.bytes - 1, 0)
         .unwrap();
-    let found = &Db::check_pages(&env, "db", &options()).unwrap()[0].1;
+    let found = &Db::check_pages(&env, "db", &options(), None).unwrap()[0].1;
     assert_eq!(found.damage.len(), 1, "{:?}", found.damage);
     assert_eq!(found.damage[0].path(), Some(&*files));
     let report = Db::verify_store(&env, "db", &options(), &mut |_, _| ()).unwrap();

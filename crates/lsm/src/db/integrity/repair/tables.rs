@@ -327,6 +327,13 @@ impl Repair<'_> {
         }
         for number in unreferenced {
             let name = table_name(number);
+            let family = self.learned.table_families.get(&number);
+            let family = self.learned.catalog.families.get(family.unwrap_or(&0));
+            if family.is_some_and(|f| f.pages.is_some()) {
+                // It was prepared, and its entries are in pages if it was added.
+                self.set_aside(&name, "no edit names it, and its family is kept in pages");
+                continue;
+            }
             if let Some(&family) = self.learned.table_families.get(&number) {
                 self.place_unreferenced_table(family, number)?;
                 continue;

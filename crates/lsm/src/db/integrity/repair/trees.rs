@@ -10,7 +10,6 @@ use crate::db::store_files::LOST_DIR;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::SeqNo;
 use basalt_tree::{LostPages, PageTree, TreeOptions};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The tree of a family in pages, as the catalog has it.
@@ -63,35 +62,46 @@ impl Repair<'_> {
     }
 
     /// Adds the trees that no readable edit names, because a lost edit may have made their
-    /// families.
+    /// families. Of several trees of a family, a repair has written the one with the highest
+    /// number; all others are set aside.
     fn add_unnamed_trees(&mut self) -> Result<()> {
-        // Of several trees of a family, a repair has written the one with the highest number.
-        let mut trees = BTreeMap::new();
-        for (family, tree) in pages::unnamed(self.env, self.dir, &self.learned.catalog) {
-            let highest = trees.entry(family).or_insert(tree);
-            *highest = tree.max(*highest);
-        }
+        let mut trees = pages::unnamed(self.env, self.dir, &self.learned.catalog);
+        trees.sort_unstable_by(|a, b| b.cmp(a));
         for (family, tree) in trees {
-            let known = self.learned.catalog.families.get(&family);
-            if self.learned.dropped_families.contains(&family)
-                || known.is_some_and(|f| f.pages.is_some() || !f.tables.is_empty())
-            {
+            if self.learned.dropped_families.contains(&family) {
                 continue;
             }
+            let name = tree_name(family, tree);
             let dir = tree_dir(self.dir, family, tree);
-            match PageTree::open_read_only(self.env, &dir, &TreeOptions::default(), &|_| true) {
+            let options = TreeOptions::default();
+            let is_written = match PageTree::open_read_only(self.env, &dir, &options, &|_| true) {
                 Ok(tree) => {
-                    let is_new = tree.note().is_empty();
+                    let is_written = !tree.note().is_empty();
                     tree.abandon()?;
-                    // The family was being made, and nothing was written to it.
-                    if is_new && family != 0 {
-                        continue;
-                    }
+                    is_written
                 }
-                Err(e) if is_damage(&e) => {
-                    self.bad_trees.insert(family);
-                }
+                Err(e) if is_damage(&e) => true,
                 Err(e) => return Err(e),
+            };
+            let known = self.learned.catalog.families.get(&family);
+            if known.is_some_and(|f| f.pages.is_some() || !f.tables.is_empty()) {
+                if is_written {
+                    let file = format!("{PAGES_DIR}/{name}");
+                    let reason = "a repair before this one has written what it could read of this tree to another one; what it could not read is lost, and only its report has said what";
+                    let loss = Loss {
+                        family: known.map(|f| f.name.clone()),
+                        keys: Some(KeyRange::default()),
+                        older_may_reappear: true,
+                        ..Loss::of_file(&file, 0..0, reason)
+                    };
+                    self.lose(loss);
+                    self.aside_trees.push(name);
+                }
+                continue;
+            }
+            // The family was being made, and nothing was written to it.
+            if !is_written && family != 0 {
+                continue;
             }
             self.other_families |= family != 0;
             let f = self.learned.family(family, self.options);
@@ -108,13 +118,17 @@ impl Repair<'_> {
         // If edits are lost, so may be the one that says that the last write to the tree counts.
         let is_upto = self.learned.sure && {
             let opened = PageTree::open_read_only(env, &dir, &options, &upto);
-            opened.and_then(|tree| tree.abandon()).is_ok()
+            match opened.and_then(|tree| tree.abandon()) {
+                Err(e) if is_damage(&e) => false,
+                opened => opened.map(|()| true)?,
+            }
         };
         let keep: &dyn Fn(&[u8]) -> bool = match is_upto {
             true => &upto,
             false => &all,
         };
-        let is_sound = !self.bad_trees.contains(&of.family)
+        // The check has read the pages that the manifest knows.
+        let is_sound = is_upto && !self.bad_trees.contains(&of.family)
             || PageTree::check(env, &dir, &options, keep)?
                 .damage
                 .is_empty();
@@ -166,9 +180,25 @@ impl Repair<'_> {
         let note = note.unwrap_or(of.recorded);
         let number = pages::unused_tree(env, self.dir, of.family);
         let new_dir = tree_dir(self.dir, of.family, number);
-        env.fs().create_dir(&self.dir.join(PAGES_DIR))?;
-        let tree = PageTree::open(env, &new_dir, &options)?;
+        let all = self.dir.join(PAGES_DIR);
+        env.fs().create_dir(&all)?;
+        // Under its own name only when it is whole: another repair may take it for the family's.
+        let unfinished = all.join(pages::unfinished_name(of.family, number));
+        PageTree::destroy(env, &unfinished)?;
+        let tree = PageTree::open(env, &unfinished, &options)?;
+        let is_exact = salvage.note().is_some();
         let entries = tree.write_salvaged(salvage, pages::note_of(note))?;
+        tree.close()?;
+        env.fs().rename(&unfinished, &new_dir)?;
+        env.fs().sync_metadata(&all)?;
+        let tree = PageTree::open(env, &new_dir, &options.create_if_missing(false))?;
+        let known = self.options.family(&of.name);
+        if !is_exact && known.merge_operator.is_some() {
+            self.report.notes.push(format!(
+                "family {:?} has merge operands: where a log and the pages that it was flushed to are both there, an operand may count twice",
+                of.name
+            ));
+        }
         self.report.trees_written += 1;
         self.tree_entries.insert(of.family, entries);
         self.report.notes.push(format!(
@@ -199,7 +229,13 @@ impl Repair<'_> {
                 n += 1;
                 target = format!("{PAGES_DIR}-{name}~{n}");
             }
-            self.link_all(&from, &lost.join(&target))?;
+            match self.link_all(&from, &lost.join(&target)) {
+                Err(e) if e.kind() == ErrorKind::Unsupported => {
+                    fs.remove(&lost.join(&target))?;
+                    self.moved_trees.push((from, lost.join(&target)));
+                }
+                linked => linked?,
+            }
             fs.sync_metadata(&lost)?;
             self.report.set_aside.push(format!("{LOST_DIR}/{target}"));
         }
@@ -212,9 +248,15 @@ impl Repair<'_> {
         fs.create_dir(to)?;
         for entry in fs.list(from)? {
             let (from, to) = (from.join(&entry.name), to.join(&entry.name));
-            match entry.is_dir {
-                true => self.link_all(&from, &to)?,
-                false => fs.link(&from, &to)?,
+            let linked = match entry.is_dir {
+                true => self.link_all(&from, &to),
+                false => fs.link(&from, &to),
+            };
+            if let Err(e) = linked {
+                if e.kind() == ErrorKind::Unsupported && entry.is_dir {
+                    fs.remove(&to)?;
+                }
+                return Err(e);
             }
         }
         fs.sync_metadata(to)
@@ -224,7 +266,13 @@ impl Repair<'_> {
     pub(super) fn close_trees(&mut self) -> Result<()> {
         for (_, view) in std::mem::take(&mut self.trees) {
             view.pages.tree().confirm();
-            view.pages.leave(true)?;
+            // Without a system checkpoint, the next open reads the system log.
+            if view.pages.leave(true).is_err() {
+                view.pages.leave(false)?;
+            }
+        }
+        for (from, to) in std::mem::take(&mut self.moved_trees) {
+            self.env.fs().rename(&from, &to)?;
         }
         // If a damaged tree cannot be removed, the next open tries again: no edit names it.
         for name in &self.aside_trees {
