@@ -159,8 +159,8 @@ fn damaged_store(seed: u64) -> (Store, Arc<SimFs>) {
         .filter(|(file, _)| file.to_string_lossy().ends_with(".extent"))
         .collect();
     for (file, len) in &extents {
-        // At least one of these bytes is in a page that counts.
-        for at in (len / 3..*len).step_by(400) {
+        // Each page has one of these bytes, but for the smallest ones.
+        for at in (512..*len).step_by(150) {
             fs.flip_bit(file, at, 2).unwrap();
         }
     }
