@@ -94,7 +94,7 @@ impl TableStore {
         let _ = self.open.extra_reads.set(Box::new(callback));
     }
 
-    /// Calls that function.
+    /// Calls the function of [`TableStore::on_extra_reads`], if one is set.
     pub fn note_extra_reads(&self) {
         if let Some(callback) = self.open.extra_reads.get() {
             callback();

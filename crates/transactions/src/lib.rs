@@ -7,7 +7,7 @@
 //! | | optimistic | pessimistic |
 //! |---|---|---|
 //! | reads as of | the begin | each call, or a snapshot if it has one |
-//! | another transaction has the key | the commit fails | the call waits for the lock |
+//! | another transaction changes the key | the second commit fails | the call waits for the lock |
 //! | errors that need a new transaction | `Conflict` | `Deadlock`, `Conflict` |
 //!
 //! No transaction reads what is not committed. The isolation of an optimistic transaction, and of a

@@ -514,7 +514,8 @@ impl Transaction {
                 }
             }
         }
-        // The writes are visible, or are not in the store.
+        // The locks end here also if the outcome of the write is not known: no later call can tell
+        // it.
         self.end();
         committed.map_err(|e| match e.kind() {
             ErrorKind::Conflict => e.context("the transaction is rolled back, begin a new one"),

@@ -165,8 +165,11 @@ impl PageTree {
     }
 
     /// Reads every page of a damaged tree that is closed, to write what can be read to another
-    /// tree. `keep` is that of [`PageTree::open_keeping`]. Nothing is changed. All pages are read
-    /// once here, and once by [`PageTree::write_salvaged`]; memory holds the first key of each.
+    /// tree. `keep` is that of [`PageTree::open_keeping`]. Nothing is changed.
+    ///
+    /// Cost: reads all pages here, those of damaged subtrees twice, and once more in
+    /// [`PageTree::write_salvaged`]. Memory holds the first key of each page, and without logs also
+    /// the last key of each leaf.
     ///
     /// Errors: `Busy` if a process has the tree open to change it; those of the filesystem.
     pub fn salvage(
@@ -214,9 +217,10 @@ impl PageTree {
         self.storage.restart()
     }
 
-    /// Goes back to the content before the first write that is not confirmed, whose note `keep`
-    /// refuses: the memory tier has made durable that it does not count. No write may run, and no
-    /// snapshot may be from behind that write. Waits for maintenance. Reads the system log.
+    /// Restores the content before the first unconfirmed write, whose note `keep` refuses. The
+    /// memory tier has recorded durably that this write does not count. No write may run, and no
+    /// snapshot may be newer than the restored content. Waits for maintenance, and reads the system
+    /// log.
     ///
     /// Errors: those of the filesystem; then the call may be repeated.
     pub fn roll_back(&self, keep: &dyn Fn(&[u8]) -> bool) -> Result<()> {

@@ -80,9 +80,9 @@ impl Storage {
         })
     }
 
-    /// Returns the number of a user checkpoint that is prepared with a view, for its pages: higher
-    /// than that of each earlier one. A timestamp alone is not: a recovery may give that of a user
-    /// checkpoint which does not count to another one.
+    /// Returns the number that the pages of the next user checkpoint get. It is higher than that of
+    /// each earlier one, as long as the clock does not go back. It has the wall time, because a
+    /// recovery may give the timestamp of a dropped user checkpoint to a new one.
     fn checkpoint_number(&self, view: &View) -> u64 {
         const TIME_BITS: u32 = 20;
         let time = (view.time + 1) & ((1 << TIME_BITS) - 1);

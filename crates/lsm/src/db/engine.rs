@@ -138,7 +138,7 @@ impl Engine {
     /// Records, durably, that the store has another engine.
     pub fn add_engine(&self, kind: EngineKind) -> Result<()> {
         self.ctx.check_writable()?;
-        // Serialises those who add.
+        // Only one thread adds an engine at a time.
         let _writer = self.writes.lock();
         self.ctx.check_open()?;
         let mut engines = self.tree.lock().catalog().engines.clone();

@@ -647,7 +647,8 @@ impl Engine {
                     iter: None,
                     kind: Kind::Delete,
                 };
-                // Until the edit is durable: a panic may end the ingestion.
+                // The mark is set first, because a panic may end the ingestion before its edit is
+                // durable.
                 tree.pages.note_doubt();
                 tree.pages.write(&mut entries, seq)?;
                 written.push((*id, tree.pages.clone()));

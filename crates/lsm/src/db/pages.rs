@@ -48,7 +48,7 @@ pub(crate) struct FamilyPages {
     /// Reads of delta pages before the last rewrite of such leaves, and at the last check.
     paid_reads: AtomicU64,
     checked_reads: AtomicU64,
-    /// True if the tree has entries of an ingestion that has failed.
+    /// True while the tree may have entries of an ingestion whose edit is not durable.
     is_in_doubt: AtomicBool,
     /// True while a job maintains the tree.
     maintaining: AtomicBool,
@@ -231,13 +231,14 @@ impl FamilyPages {
         Ok(())
     }
 
-    /// Notes that the tree has entries of an ingestion that has failed. Nothing may be written to
-    /// it before [`FamilyPages::roll_back`].
+    /// Marks the tree before an ingestion writes to it. The mark stays if the ingestion fails.
+    /// [`FamilyPages::end_doubt`] removes it after the edit is durable, [`FamilyPages::roll_back`]
+    /// after a failure. The next flush may write to the tree only after one of them.
     pub fn note_doubt(&self) {
         self.is_in_doubt.store(true, SeqCst);
     }
 
-    /// Returns true if the tree has entries of an ingestion that has failed.
+    /// Returns true while the tree may have entries of an ingestion whose edit is not durable.
     pub fn is_in_doubt(&self) -> bool {
         self.is_in_doubt.load(SeqCst)
     }
@@ -270,7 +271,8 @@ impl FamilyPages {
         self.keeps_changes.load(SeqCst)
     }
 
-    /// Computes how far maintenance is behind. The views that are made from now on have it.
+    /// Computes how far maintenance is behind, and the bytes of leaves with delta pages. The views
+    /// that are made from now on have the debt.
     pub fn compute_debt(&self) {
         let debt = self.tree.debt(LEAST_DELTA_BYTES);
         self.debt_permille.store((debt * 1000.0) as u64, SeqCst);
@@ -301,7 +303,7 @@ impl FamilyPages {
         is_paid.then_some(cost)
     }
 
-    /// Notes that the leaves were written again for readers, or that an attempt has failed.
+    /// Sets the count of paid reads back to 0: a rewrite for readers begins.
     fn note_rewrite(&self) {
         self.paid_reads.store(self.tree.delta_reads(), SeqCst);
     }

@@ -370,9 +370,9 @@ impl Db {
     /// An absent key also counts as changed if its tombstone may have been dropped by a compaction
     /// since. With a new snapshot the next attempt passes.
     ///
-    /// A key of a family in pages also counts as changed if it was read before the last four
-    /// flushes, or before an ingestion. Such a family keeps the changes of its flushes in memory
-    /// from its first precondition on, 16 bytes a key. So the first attempt may be refused, too.
+    /// A key of a family in pages also counts as changed if four flushes or an ingestion came after
+    /// the precondition's sequence number. A family keeps these changes from its first precondition
+    /// on, at 16 bytes a key. So the first precondition on a family may also fail.
     ///
     /// Cost: the batch is a commit group of its own. It shares a device write with no other batch,
     /// and a sync with none. The commit leader looks the keys up while it holds the write path. It

@@ -335,7 +335,7 @@ impl Repair<'_> {
             }
         }
         let last = record.first_seq + u64::from(record.count.max(1)) - 1;
-        // Their trees have the batch.
+        // The trees of these families already have the batch.
         let have_it = self.trees.iter().filter(|(_, tree)| last <= tree.flushed);
         let have_it: Vec<u32> = have_it.map(|(id, _)| *id).collect();
         match have_it.is_empty() {

@@ -87,7 +87,7 @@ impl Repair<'_> {
             if known.is_some_and(|f| f.pages.is_some() || !f.tables.is_empty()) {
                 if is_written {
                     let file = format!("{PAGES_DIR}/{name}");
-                    let reason = "a repair before this one has written what it could read of this tree to another one; what it could not read is lost, and only its report has said what";
+                    let reason = "an earlier repair has already written the readable part of this tree to another tree; only the report of that repair lists what was lost";
                     let loss = Loss {
                         family: known.map(|f| f.name.clone()),
                         keys: Some(KeyRange::default()),
@@ -262,7 +262,8 @@ impl Repair<'_> {
         fs.sync_metadata(to)
     }
 
-    /// Closes the trees, after the manifest that says that all writes to them count.
+    /// Closes the trees, and moves or removes the damaged ones. The new manifest is durable
+    /// already.
     pub(super) fn close_trees(&mut self) -> Result<()> {
         for (_, view) in std::mem::take(&mut self.trees) {
             view.pages.tree().confirm();
