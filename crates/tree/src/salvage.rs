@@ -402,7 +402,8 @@ impl Search {
 
     /// Takes all pages of an extent.
     fn extent(&mut self, kind: StreamKind, extent: ExtentId, file: &dyn File) -> Result<()> {
-        let len = file.len();
+        // The length of an opened file is a hint. No extent has an offset above 32 bits.
+        let mut len = file.allocated().max(file.len()).min(u64::from(u32::MAX));
         let (mut at, mut window) = (EXTENT_HEADER as u64, (0, Bytes::new()));
         let mut hole: Option<u64> = None;
         while at < len {
@@ -410,9 +411,10 @@ impl Search {
             if inside + crate::page::PAGE_HEADER > window.1.len()
                 && window.0 + (window.1.len() as u64) < len
             {
-                let bytes = file.read(at, WINDOW.min((len - at) as usize))?;
-                if bytes.is_empty() {
-                    break;
+                let wanted = WINDOW.min((len - at) as usize);
+                let bytes = file.read(at, wanted)?;
+                if bytes.len() < wanted {
+                    len = at + bytes.len() as u64;
                 }
                 window = (at, bytes);
             }

@@ -142,9 +142,14 @@ impl UsageTable {
             *at += 1;
             let (valid, freed) = (get_varint64(bytes, at)?, get_varint64(bytes, at)?);
             let mut ranges = BTreeMap::new();
+            let mut end_before = 0;
             for _ in 0..get_varint64(bytes, at)? {
                 let from = u32::try_from(get_varint64(bytes, at)?).ok()?;
                 let to = u32::try_from(get_varint64(bytes, at)?).ok()?;
+                if from < end_before || to <= from {
+                    return None;
+                }
+                end_before = to;
                 ranges.insert(from, to);
             }
             let usage = ExtentUsage {

@@ -35,3 +35,27 @@ fn ranges_join_and_part_as_a_model_says() {
     let twice = page(5000, 10);
     assert!(table.remove(StreamKind::Base, twice, 1).is_err());
 }
+
+/// Ranges of a crafted checkpoint. Regression test: a range that ends before it begins was taken,
+/// and the salvage of a tree computed its length.
+#[test]
+fn ranges_that_are_empty_or_out_of_order_are_refused() {
+    let encoded = |ranges: &[(u32, u32)]| {
+        let mut bytes = vec![1];
+        bytes.extend_from_slice(&7u64.to_le_bytes());
+        bytes.push(StreamKind::Base as u8);
+        for n in [400, 9, ranges.len() as u64] {
+            put_varint(&mut bytes, n);
+        }
+        for (from, to) in ranges {
+            put_varint(&mut bytes, u64::from(*from));
+            put_varint(&mut bytes, u64::from(*to));
+        }
+        UsageTable::decode(&bytes, &mut 0)
+    };
+    assert!(encoded(&[(100, 200), (300, 600)]).is_some());
+    assert!(encoded(&[(200, 100)]).is_none());
+    assert!(encoded(&[(200, 200)]).is_none());
+    assert!(encoded(&[(300, 600), (100, 200)]).is_none());
+    assert!(encoded(&[(100, 400), (300, 600)]).is_none());
+}
