@@ -413,6 +413,14 @@ impl Storage {
         survey
     }
 
+    /// Verifies the newest view as [`Storage::survey`] does.
+    ///
+    /// Errors: the first `Corruption` names what is damaged.
+    pub fn verify(&self) -> Result<()> {
+        let first = self.survey().damage.into_iter().next();
+        first.map_or(Ok(()), Err)
+    }
+
     /// Returns the number of leaves of a view. Reads all index pages.
     pub fn count_leaves(&self, view: &View) -> Result<u64> {
         let mut leaves = 0;

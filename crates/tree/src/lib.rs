@@ -15,9 +15,8 @@
 //! | `page_reads` | reads of many pages at once |
 //! | `cursor` | reads |
 //! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
-//! | `inspect` | the pages of a tree one by one, for tools |
+//! | `inspect` | the pages of a tree one by one, for tools, and the check of all |
 //! | `explain` | what a lookup of a key visits, and why |
-//! | `verify` | the check of a tree, page by page |
 //! | `salvage` | what can be read of a damaged tree |
 //! | `page_tree` | the interface of the storage tier |
 //!
@@ -48,7 +47,6 @@ mod system_log;
 mod tests;
 mod usage;
 mod user_checkpoint;
-mod verify;
 
 pub use entries::{Change, EntryDecision, EntryFilter, SortedEntries};
 pub use explain::{ExplainedLeaf, ExplainedPage, IndexStep, PageExplanation, PageVerdict};

@@ -13,7 +13,7 @@ use basalt_kv::encoding::{get_varint64, put_varint};
 /// Bytes of a record of a checkpoint.
 const PART: usize = 1 << 20;
 
-/// Most levels below a root. Index pages have two children or more, and ids of pages 16 bytes.
+/// Most levels below a root. Each index page has two children or more, so no tree reaches it.
 pub(crate) const MAX_LEVEL: u8 = 64;
 
 /// The root page of a tree.

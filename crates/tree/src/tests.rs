@@ -110,6 +110,17 @@ fn write(storage: &Storage, changes: &Changes, note: u64) -> Result<()> {
     storage.commit_prepared(&prepared).map(|_| ())
 }
 
+/// Writes changes of so many random keys to a tree.
+pub(crate) fn write_some(tree: &PageTree, random: &Random, count: u64, round: u8) {
+    let keys = (0..count).map(|_| format!("k{:03}", random.below(300)));
+    let changes: BTreeMap<String, Option<[u8; 20]>> = keys
+        .map(|key| (key, (random.below(5) > 0).then_some([round; 20])))
+        .collect();
+    let changes = changes.iter();
+    tree.write(changes.map(|(key, value)| (key.as_bytes(), value.as_ref().map(|v| &v[..]))))
+        .unwrap();
+}
+
 pub(crate) fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64) -> Result<()> {
     match step {
         Step::Write(changes) => write(storage, changes, note),

@@ -1,11 +1,11 @@
 //! Tests of the module `explain`.
 
 use super::*;
+use crate::tests::write_some;
 use crate::{PageTree, TreeOptions, TreeSnapshot};
 use basalt_env::{Env, Random};
 use basalt_kv::codec::Compression;
 use basalt_sim::{SimFs, SimOptions};
-use std::collections::BTreeMap;
 use std::path::Path;
 
 const DIR: &str = "tree";
@@ -17,17 +17,6 @@ fn options() -> TreeOptions {
         .max_deltas(4)
         .overwrite_ratio(2.5)
         .compression(Compression::None)
-}
-
-/// Writes some changes to a tree.
-fn write(tree: &PageTree, random: &Random, round: u8) {
-    let keys = (0..30).map(|_| format!("k{:03}", random.below(300)));
-    let changes: BTreeMap<String, Option<[u8; 20]>> = keys
-        .map(|key| (key, (random.below(5) > 0).then_some([round; 20])))
-        .collect();
-    let changes = changes.iter();
-    tree.write(changes.map(|(key, value)| (key.as_bytes(), value.as_ref().map(|v| &v[..]))))
-        .unwrap();
 }
 
 /// Checks what the parts of an explanation say of each other.
@@ -95,7 +84,7 @@ fn split_beside_a_write(tree: &PageTree, random: &Random, round: u8) {
         let Some(prepared) = tree.storage.prepare_compaction(leaf, true).unwrap() else {
             continue;
         };
-        write(tree, random, round);
+        write_some(tree, random, 30, round);
         tree.storage.commit_prepared(&prepared).unwrap();
     }
 }
@@ -112,7 +101,7 @@ fn an_explanation_agrees_with_the_lookup() {
         let random = Random::from_seed(seed);
         let old = tree.snapshot();
         for round in 0..30 {
-            write(&tree, &random, round);
+            write_some(&tree, &random, 30, round);
             match random.below(5) {
                 0 => tree.maintain().unwrap(),
                 1 | 2 => split_beside_a_write(&tree, &random, round),
@@ -137,7 +126,7 @@ fn damage_is_a_part_of_the_explanation() {
     let env = Env::for_tests(fs.clone(), 1);
     let tree = PageTree::open(&env, DIR, &options()).unwrap();
     for round in 0..20 {
-        write(&tree, &Random::from_seed(round), round as u8);
+        write_some(&tree, &Random::from_seed(round), 30, round as u8);
         tree.maintain().unwrap();
     }
     let key = b"k150";

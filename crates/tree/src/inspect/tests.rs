@@ -1,6 +1,7 @@
 //! Tests of the module `inspect`, and of statistics beside it.
 
 use super::*;
+use crate::tests::write_some;
 use crate::{PageTree, TreeOptions};
 use basalt_env::{Env, Random};
 use basalt_fs::{ErrorKind, FileSystem};
@@ -31,17 +32,6 @@ fn disk(seed: u64) -> Arc<SimFs> {
 
 fn open(fs: &Arc<SimFs>) -> PageTree {
     PageTree::open(&Env::for_tests(fs.clone(), 1), DIR, &options()).unwrap()
-}
-
-/// Writes some changes to a tree.
-fn write(tree: &PageTree, random: &Random, round: u8) {
-    let keys = (0..40).map(|_| format!("k{:03}", random.below(300)));
-    let changes: BTreeMap<String, Option<[u8; 20]>> = keys
-        .map(|key| (key, (random.below(5) > 0).then_some([round; 20])))
-        .collect();
-    let changes = changes.iter();
-    tree.write(changes.map(|(key, value)| (key.as_bytes(), value.as_ref().map(|v| &v[..]))))
-        .unwrap();
 }
 
 /// Returns all nodes of a tree.
@@ -128,7 +118,7 @@ fn a_walk_finds_the_content_and_agrees_with_the_statistics() {
         let tree = open(&fs);
         let mut old = None;
         for round in 0..60 {
-            write(&tree, &random, round);
+            write_some(&tree, &random, 40, round);
             match random.below(6) {
                 0 => tree.maintain().unwrap(),
                 1 => tree.compact_range(b"k1", Some(b"k2"), &|| true).unwrap(),
@@ -165,7 +155,7 @@ fn a_limited_walk_ends_early() {
     let fs = disk(1);
     let tree = open(&fs);
     for round in 0..10 {
-        write(&tree, &Random::from_seed(round), round as u8);
+        write_some(&tree, &Random::from_seed(round), 40, round as u8);
     }
     let all = nodes(&tree, false);
     let mut seen = 0;
@@ -183,11 +173,11 @@ fn a_check_goes_on_behind_damage_and_counts_the_rest() {
     let fs = disk(2);
     let tree = open(&fs);
     for round in 0..30 {
-        write(&tree, &Random::from_seed(round), round as u8);
+        write_some(&tree, &Random::from_seed(round), 40, round as u8);
         tree.maintain().unwrap();
     }
     for round in 30..32 {
-        write(&tree, &Random::from_seed(round), round as u8);
+        write_some(&tree, &Random::from_seed(round), 40, round as u8);
     }
     let nodes = nodes(&tree, false);
     tree.close().unwrap();
