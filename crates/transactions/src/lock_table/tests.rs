@@ -39,14 +39,24 @@ impl Locks {
 
     /// Asks for a lock without waiting.
     fn lock(&self, id: TransactionId, key: &str, mode: LockMode) -> Result<bool> {
-        let call = LockCall {
+        self.table.lock(&self.call(id, key, mode), &self.counters)
+    }
+
+    fn call<'a>(&'a self, id: TransactionId, key: &'a str, mode: LockMode) -> LockCall<'a> {
+        LockCall {
             id,
             family: &self.family,
             key: key.as_bytes(),
             mode,
             timeout: Duration::ZERO,
-        };
-        self.table.lock(&call, &self.counters)
+        }
+    }
+
+    /// Puts a request behind the others of the lock of the key `a`.
+    fn enqueue(&self, lock: &mut KeyLock, id: TransactionId, mode: LockMode) {
+        let call = self.call(id, "a", mode);
+        let granted = Arc::new(Condvar::new());
+        self.table.enqueue(lock, &call, granted).unwrap();
     }
 
     fn release(&self, id: TransactionId, key: &str) {
@@ -144,15 +154,7 @@ fn a_grant_gives_the_next_request_edges_to_all_holders() {
     let mut lock = KeyLock::default();
     lock.hold(1, Exclusive);
     for (id, mode) in [(2, Shared), (3, Shared), (4, Exclusive)] {
-        let call = LockCall {
-            id,
-            family: &locks.family,
-            key: b"a",
-            mode,
-            timeout: Duration::ZERO,
-        };
-        let granted = Arc::new(Condvar::new());
-        locks.table.enqueue(&mut lock, &call, granted).unwrap();
+        locks.enqueue(&mut lock, id, mode);
     }
     let mut graph = locks.table.graph.lock();
     lock.holders.clear();
@@ -176,15 +178,7 @@ fn a_request_that_gives_up_lets_others_pass() {
     let mut lock = KeyLock::default();
     lock.hold(1, Shared);
     for (id, mode) in [(2, Exclusive), (3, Shared), (4, Exclusive)] {
-        let call = LockCall {
-            id,
-            family: &locks.family,
-            key: b"a",
-            mode,
-            timeout: Duration::ZERO,
-        };
-        let granted = Arc::new(Condvar::new());
-        locks.table.enqueue(&mut lock, &call, granted).unwrap();
+        locks.enqueue(&mut lock, id, mode);
     }
     locks.table.give_up(&mut lock, 2, 0);
     assert_eq!(lock.held_by(3), Some(Shared));
