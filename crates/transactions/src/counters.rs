@@ -22,7 +22,8 @@ pub struct TransactionStats {
     pub begun: u64,
     /// Transactions that were committed, those without writes among them.
     pub commits: u64,
-    /// Commits and locks that failed with `Conflict`, because a key was changed since it was read.
+    /// Commits and locks that failed with `Conflict`: a key was changed since the snapshot or since
+    /// it was locked.
     pub conflicts: u64,
     /// Transactions that ended without a commit: rolled back, dropped, or failed at the commit.
     pub rollbacks: u64,

@@ -80,9 +80,10 @@ impl TransactionDbOptions {
 /// How a transaction meets transactions that write the same keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Concurrency {
-    /// No call waits for another transaction. The commit fails with `Conflict` if a key that the
-    /// transaction has written, or read for update, was changed since its snapshot. For keys that
-    /// few transactions write at the same time.
+    /// No call but the commit waits for another transaction, and the commit only if
+    /// [`TransactionDbOptions::check_unlocked_writes`] is `false`. The commit fails with `Conflict`
+    /// if a key that the transaction has written, or read for update, was changed since its
+    /// snapshot. For keys that few transactions write at the same time.
     #[default]
     Optimistic,
     /// The transaction locks each key that it writes or reads for update, until it ends. Other

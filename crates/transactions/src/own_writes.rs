@@ -1,8 +1,9 @@
 //! [`OwnWrites`]: the keys of a transaction, with the writes that are not committed yet.
 //!
 //! The module keeps the effect of all writes to a key, not their list: a value, a delete, or
-//! operands over one of both or over what the store has. So a key that is written many times has
-//! one entry in the log. While a savepoint is set, each write also leaves what it has replaced.
+//! operands over one of both or over what the store has. So of many puts and deletes of a key, only
+//! the last one is in the batch. Operands are not merged: each has its own entry. While a savepoint
+//! is set, each write also leaves what it has replaced.
 
 use crate::family_key::{FamilyKey, FamilyKeyRef, KeyParts};
 use basalt_fs::{Bytes, Error, Result};

@@ -13,9 +13,10 @@ use std::sync::Arc;
 /// A store with transactions. A clone is cheap and means the same handle, with the same locks. The
 /// handle and its transactions keep the store open, as clones of the [`Db`] do.
 ///
-/// Transactions of two handles that were made of one store do not see each other's locks. The
-/// commits still detect changes of the same keys, and end with `Conflict`. So does the commit of a
-/// transaction if a plain write of the [`Db`] has changed a key.
+/// Transactions of two handles that were made of one store do not see each other's locks. With
+/// [`TransactionDbOptions::check_unlocked_writes`], the default, a commit still ends with
+/// `Conflict` if another handle or a plain write of the [`Db`] has changed a key. Without it, such
+/// a change may be overwritten unseen.
 #[derive(Clone)]
 pub struct TransactionDb {
     context: Arc<TransactionContext>,
@@ -59,12 +60,13 @@ impl TransactionDb {
 
     /// Runs a function in a transaction and commits it. If the commit or a call of the function
     /// ends with `Conflict` or `Deadlock`, the transaction is rolled back, and the function runs
-    /// again in a new one, at most `attempts` times. So the function must have no effect but that
-    /// on its transaction. Any other error of the function rolls the transaction back and is
-    /// returned.
+    /// again in a new one. It runs at most `attempts` times in all. So the function must have no
+    /// effect but that on its transaction. Any other error of the function rolls the transaction
+    /// back and is returned.
     ///
-    /// Of the transactions that meet at a key one always commits, so the work as a whole makes
-    /// progress. But one long transaction may lose against short ones each time.
+    /// If transactions conflict at a key, one of them usually commits. A long transaction may lose
+    /// against short ones at each attempt. Four flushes during an attempt also end it, if it has
+    /// keys of a family in pages.
     ///
     /// Errors: that of the last attempt; `InvalidArgument` for no attempts.
     pub fn with_retry<T>(

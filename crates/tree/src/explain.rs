@@ -38,7 +38,8 @@ pub enum PageVerdict {
     Absent,
     /// The page has the newest entry of the key in the tree. It decides.
     Found(PageEntry),
-    /// A newer page has an entry of the key. What this page has of the key does not count.
+    /// A newer page has an entry of the key, or cannot be read. A lookup does not use this page. It
+    /// may have an entry of the key.
     Hidden(Option<PageEntry>),
     /// The page cannot be read.
     Damaged(Error),

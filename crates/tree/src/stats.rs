@@ -75,8 +75,8 @@ impl PageTreeStats {
         self.delta_pages as f64 / self.leaves_with_deltas.max(1) as f64
     }
 
-    /// Returns the bytes of extents for each byte of [`PageTreeStats::least_bytes`]. This is an
-    /// upper bound of the cost of delta pages and garbage, unless delta pages delete keys.
+    /// Returns an estimate of the space amplification: bytes of extents divided by
+    /// [`PageTreeStats::least_bytes`]. It is too low if delta pages delete many keys.
     pub fn space_amp(&self) -> f64 {
         self.extent_bytes() as f64 / self.least_bytes.max(1) as f64
     }
