@@ -548,29 +548,34 @@ pub(crate) fn check(
 }
 
 /// Returns the families and the numbers of all trees of a store.
-fn trees_of(env: &Env, dir: &Path) -> Vec<(u32, u32)> {
-    let entries = env.fs().list(&dir.join(PAGES_DIR)).unwrap_or_default();
+///
+/// Errors: those of the filesystem. Whoever took a failure for "no trees" would lose them.
+fn trees_of(env: &Env, dir: &Path) -> Result<Vec<(u32, u32)>> {
+    let entries = match env.fs().list(&dir.join(PAGES_DIR)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+        listed => listed?,
+    };
     let names = entries.iter().filter(|e| e.is_dir);
-    names.filter_map(|e| parse_tree_name(&e.name)).collect()
+    Ok(names.filter_map(|e| parse_tree_name(&e.name)).collect())
 }
 
 /// Returns the families and the numbers of trees that no family of a catalog has: their families
 /// were dropped, or never recorded, or a repair has replaced them.
-pub(crate) fn unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Vec<(u32, u32)> {
+pub(crate) fn unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Result<Vec<(u32, u32)>> {
     let is_named = |(id, tree): &(u32, u32)| {
         let family = catalog.families.get(id).filter(|f| f.pages.is_some());
         family.is_some_and(|f| f.tree == *tree)
     };
-    let mut trees = trees_of(env, dir);
+    let mut trees = trees_of(env, dir)?;
     trees.retain(|tree| !is_named(tree));
-    trees
+    Ok(trees)
 }
 
 /// Returns a number that no tree of a family has.
-pub(crate) fn unused_tree(env: &Env, dir: &Path, family: u32) -> u32 {
-    let trees = trees_of(env, dir).into_iter();
+pub(crate) fn unused_tree(env: &Env, dir: &Path, family: u32) -> Result<u32> {
+    let trees = trees_of(env, dir)?.into_iter();
     let of_family = trees.filter(|(id, _)| *id == family);
-    of_family.map(|(_, tree)| tree).max().unwrap_or(0) + 1
+    Ok(of_family.map(|(_, tree)| tree).max().unwrap_or(0) + 1)
 }
 
 /// Refuses a store with a tree that was written, and whose family the manifest never knew: it has
@@ -581,7 +586,7 @@ pub(crate) fn check_unnamed(
     catalog: &Catalog,
     next_family: u32,
 ) -> Result<()> {
-    for (id, tree) in unnamed(env, dir, catalog) {
+    for (id, tree) in unnamed(env, dir, catalog)? {
         if id < next_family {
             continue;
         }
@@ -607,7 +612,8 @@ pub(crate) fn check_unnamed(
 
 /// Removes the trees that no family of a catalog has.
 pub(crate) fn remove_unnamed(env: &Env, dir: &Path, catalog: &Catalog) {
-    for (id, tree) in unnamed(env, dir, catalog) {
+    // Garbage stays until the next open if it cannot be listed.
+    for (id, tree) in unnamed(env, dir, catalog).unwrap_or_default() {
         // If the removal fails, the next open tries again.
         let _ = PageTree::destroy(env, tree_dir(dir, id, tree));
     }

@@ -65,7 +65,7 @@ impl Repair<'_> {
     /// families. Of several trees of a family, a repair has written the one with the highest
     /// number; all others are set aside.
     fn add_unnamed_trees(&mut self) -> Result<()> {
-        let mut trees = pages::unnamed(self.env, self.dir, &self.learned.catalog);
+        let mut trees = pages::unnamed(self.env, self.dir, &self.learned.catalog)?;
         trees.sort_unstable_by(|a, b| b.cmp(a));
         for (family, tree) in trees {
             if self.learned.dropped_families.contains(&family) {
@@ -178,7 +178,7 @@ impl Repair<'_> {
         // Without a note, the manifest's number is the only one there is.
         let note = salvage.note().map(|note| pages::seq_of(note).unwrap_or(0));
         let note = note.unwrap_or(of.recorded);
-        let number = pages::unused_tree(env, self.dir, of.family);
+        let number = pages::unused_tree(env, self.dir, of.family)?;
         let new_dir = tree_dir(self.dir, of.family, number);
         let all = self.dir.join(PAGES_DIR);
         env.fs().create_dir(&all)?;
