@@ -4,7 +4,8 @@
 use crate::compaction::consolidate;
 use crate::cursor::LeafCursor;
 use crate::mapping::{Change, Pages, State};
-use crate::page::{Page, PageBuilder, PageKind};
+use crate::page::{Page, PageKind};
+use crate::page_format::{PAGE_HEADER, PageBuilder, stored_len};
 use crate::page_id::PageId;
 use crate::page_reads::LoadedPages;
 use crate::storage::{PageWriteCause, PageWriter, Storage};
@@ -100,8 +101,8 @@ impl Storage {
             offset,
             len: end - offset,
         };
-        let header = self.base.read(at.address(), crate::page::PAGE_HEADER)?;
-        let len = crate::page::stored_len(&header)
+        let header = self.base.read(at.address(), PAGE_HEADER)?;
+        let len = stored_len(&header)
             .filter(|len| *len <= end - offset)
             .ok_or_else(|| self.bad_page(StreamKind::Base, at, "the page has no length"))?;
         let id = PageId { len, ..at };
@@ -173,13 +174,13 @@ impl Storage {
         let loaded = LoadedPages::new();
         let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, &loaded)?;
         builder.as_of = cursor.as_of();
-        while cursor.next() {
+        while cursor.next(self)? {
             let (kind, value) = cursor.entry();
             let key = cursor.key();
             if let Some((kind, value)) = self.filtered(&key, kind, value) {
                 builder.add(&key, kind, &value);
             }
-            if builder.max_len() > most {
+            if builder.len_estimate() > most {
                 return Ok(false);
             }
         }

@@ -6,7 +6,8 @@
 
 use crate::cursor::{LeafCursor, Path, Step, refs_of};
 use crate::mapping::{Change, Delta, Pages, State};
-use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
+use crate::page::PageKind;
+use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
 use crate::page_id::PageId;
 use crate::page_reads::LoadedPages;
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
@@ -130,7 +131,7 @@ impl Storage {
         };
         let key = match &newest.part {
             Some(part) => part.low.to_vec(),
-            None => self.page(StreamKind::Delta, newest.id)?.key(0),
+            None => self.page_uncached(StreamKind::Delta, newest.id)?.key(0),
         };
         let path = self.path(&view, &key)?;
         if path.leaf != leaf {
@@ -362,7 +363,7 @@ impl<'a> Compaction<'a> {
                 Plan::Rewritten => refs.extend(refs_of(Some(pages.base), &pages.deltas)),
             }
         }
-        let read = self.storage.read_pages(&refs, false)?;
+        let read = self.storage.read_pages(&refs)?;
         self.loaded = refs.into_iter().map(|(_, id)| id).zip(read).collect();
         Ok(())
     }
@@ -390,7 +391,7 @@ impl<'a> Compaction<'a> {
         let mut entries: Vec<(Vec<u8>, u8, Bytes)> = Vec::new();
         let base = Some(pages.base);
         let mut cursor = LeafCursor::of_loaded(storage, base, &pages.deltas, &self.loaded)?;
-        while cursor.next() {
+        while cursor.next(storage)? {
             let (kind, value) = cursor.entry();
             let key = cursor.key();
             if let Some((kind, value)) = storage.filtered(&key, kind, value) {
@@ -501,7 +502,7 @@ pub(crate) fn consolidate(
     let mut builder = PageBuilder::new(PageKind::Delta, 0);
     let mut cursor = LeafCursor::of_loaded(storage, None, deltas, loaded)?;
     builder.as_of = cursor.as_of();
-    while cursor.next() {
+    while cursor.next(storage)? {
         let (kind, value) = cursor.entry();
         builder.add(&cursor.key(), kind, &value);
     }
@@ -531,7 +532,7 @@ fn build_with<'e>(
     mapping: PageId,
     least: usize,
 ) -> Result<Vec<Child>> {
-    let bytes_of = |key: &[u8], value: &[u8]| key.len() + value.len() + LARGEST_ENTRY_HEAD + SLOT;
+    let bytes_of = |key: &[u8], value: &[u8]| key.len() + value.len() + LARGEST_ENTRY_HEAD;
     let total: usize = entries.clone().map(|(k, _, v)| bytes_of(k, v)).sum();
     let parts = total.div_ceil(page_bytes.saturating_sub(64).max(1)).max(1);
     let part = total.div_ceil(parts);

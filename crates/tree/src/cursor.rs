@@ -1,16 +1,17 @@
 //! Reads of the page tree: the way down to a leaf, points, and the merged entries of a range.
 
 use crate::mapping::{Delta, Pages};
-use crate::page::Page;
+use crate::page::{Page, PageKind};
+use crate::page_format::PageHead;
 use crate::page_id::PageId;
-use crate::page_reads::{LoadedPages, PageRef};
+use crate::page_reads::{LoadedPages, PageRef, PartReads, Want};
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
-use std::ops::Deref;
+use std::collections::HashSet;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 /// An index page on the way to a leaf.
@@ -71,16 +72,30 @@ impl Storage {
         Ok(Path { steps, leaf: at })
     }
 
+    /// Returns the id of the leaf that has a key in a view.
+    fn leaf_of(&self, view: &View, key: &[u8]) -> Result<PageId> {
+        let mut at = view.root.id;
+        for level in (1..=view.root.level).rev() {
+            let page = self.index_page(view, at, level)?;
+            at = page.child(page.child_of(key));
+        }
+        Ok(at)
+    }
+
     /// Returns an index page by the id under which its parent names it.
     pub fn index_page(&self, view: &View, key: PageId, level: u8) -> Result<Page> {
-        let base = self.pages_of(view, key)?.base;
-        let page = self.page(StreamKind::Base, base)?;
+        let base = match self.mapping.base_of(key, view.time) {
+            Some(base) => base,
+            // For its error.
+            None => self.pages_of(view, key)?.base,
+        };
+        let page = self.cached_page(StreamKind::Base, base)?;
         self.check_index_page(base, page, level)
     }
 
     /// Returns the page if it is an index page of a level.
     pub fn check_index_page(&self, base: PageId, page: Page, level: u8) -> Result<Page> {
-        match page.level == level && page.kind == crate::page::PageKind::Index {
+        match page.level == level && page.kind == PageKind::Index {
             true => Ok(page),
             false => Err(self.bad_page(
                 StreamKind::Base,
@@ -100,46 +115,63 @@ type PagesToRead = SmallVec<[PageRef; 9]>;
 /// Kind and value of a key, if the tree has it.
 pub(crate) type KindAndValue = Option<(u8, Bytes)>;
 
-/// Progress of a lookup among the pages in the cache.
+/// Progress of a lookup.
 enum Lookup {
     Found(KindAndValue),
-    Reads(PagesToRead),
+    /// These parts must be read first.
+    Needs(Vec<Want>),
+}
+
+/// Returns what pages have of a key, the newest one first, as long as nothing must be read for it.
+fn look_up(parts: &PartReads<'_>, refs: &[PageRef], key: &[u8]) -> Result<Lookup> {
+    for (n, of) in refs.iter().enumerate() {
+        let Some(head) = parts.head(*of) else {
+            // One batch brings the heads of all older pages, too.
+            let missing = refs[n..].iter().filter(|of| parts.head(**of).is_none());
+            return Ok(Lookup::Needs(
+                missing.map(|of| parts.want_head(*of)).collect(),
+            ));
+        };
+        let head = head?;
+        if !head.may_have(key) {
+            continue;
+        }
+        let number = head.block_of(key);
+        // The key is most likely in the page, so no older one is read beside it.
+        let Some(block) = parts.block(*of, &head, number) else {
+            return Ok(Lookup::Needs(vec![Want::Block(*of, head, number)]));
+        };
+        if let Some(found) = entry_of(&block?, key) {
+            return Ok(Lookup::Found(Some(found)));
+        }
+    }
+    Ok(Lookup::Found(None))
 }
 
 impl Storage {
-    /// Returns what the pages in the cache have of a key, as long as no older page must be read.
-    fn look_up(&self, view: &View, key: &[u8]) -> Result<Lookup> {
-        let path = self.path(view, key)?;
-        let pages = self.pages_of(view, path.leaf)?;
+    /// Returns the pages of the leaf that may have a key, the newest one first.
+    fn pages_for(&self, view: &View, key: &[u8]) -> Result<PagesToRead> {
+        let pages = self.pages_of(view, self.leaf_of(view, key)?)?;
         let deltas = pages.deltas.iter().rev().filter(|delta| delta.covers(key));
         let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
-        let refs: PagesToRead = deltas.chain([(StreamKind::Base, pages.base)]).collect();
-        for (n, (_, id)) in refs.iter().enumerate() {
-            // The first page that must be read brings all older ones, at once.
-            let Some(page) = self.cached(*id) else {
-                return Ok(Lookup::Reads(refs[n..].into()));
-            };
-            if let Some(found) = entry_of(&page, key) {
-                return Ok(Lookup::Found(Some(found)));
-            }
-        }
-        Ok(Lookup::Found(None))
+        Ok(deltas.chain([(StreamKind::Base, pages.base)]).collect())
     }
 
     /// Returns what the tree has of a key in a view: kind and value of its newest entry.
     pub fn get(&self, view: &View, key: &[u8], fill_cache: bool) -> Result<Option<(u8, Bytes)>> {
-        match self.look_up(view, key)? {
-            Lookup::Found(found) => Ok(found),
-            Lookup::Reads(refs) => {
-                let read = self.read_pages(&refs, fill_cache)?;
-                Ok(read.iter().find_map(|page| entry_of(page, key)))
+        let refs = self.pages_for(view, key)?;
+        let mut parts = PartReads::new(self, fill_cache);
+        loop {
+            match look_up(&parts, &refs, key)? {
+                Lookup::Found(found) => return Ok(found),
+                Lookup::Needs(wants) => parts.read(wants),
             }
         }
     }
 
-    /// Returns the same as [`Storage::get`] for many keys. The pages that are not in the cache are
-    /// read as one batch. `admit` is asked for the bytes of such pages before they are read, and of
-    /// values in the cache; `None` for a key that it refuses.
+    /// Returns the same as [`Storage::get`] for many keys. What is not in the cache is read as
+    /// batches, of heads and of blocks. `admit` is asked for the bytes before they are read, and for
+    /// those of values in the cache; `None` for a key that it refuses.
     pub fn get_many(
         &self,
         view: &View,
@@ -147,38 +179,49 @@ impl Storage {
         fill_cache: bool,
         admit: &mut dyn FnMut(usize) -> bool,
     ) -> Vec<Option<Result<KindAndValue>>> {
-        let mut out = Vec::with_capacity(keys.len());
-        let mut wanted: BTreeSet<PageRef> = BTreeSet::new();
-        let mut waiting: Vec<(usize, PagesToRead)> = Vec::new();
+        let mut out: Vec<Option<Result<KindAndValue>>> = Vec::with_capacity(keys.len());
+        let mut waiting: Vec<(usize, PagesToRead)> = Vec::with_capacity(keys.len());
         for (i, key) in keys.iter().enumerate() {
-            out.push(match self.look_up(view, key) {
-                Err(e) => Some(Err(e)),
+            out.push(None);
+            match self.pages_for(view, key) {
+                Ok(refs) => waiting.push((i, refs)),
+                Err(e) => out[i] = Some(Err(e)),
+            }
+        }
+        let mut parts = PartReads::new(self, fill_cache);
+        let mut is_first = true;
+        while !waiting.is_empty() {
+            let (mut wanted, mut seen) = (Vec::new(), HashSet::new());
+            waiting.retain(|(i, refs)| match look_up(&parts, refs, keys[*i]) {
+                Err(e) => {
+                    out[*i] = Some(Err(e));
+                    false
+                }
                 Ok(Lookup::Found(found)) => {
                     let bytes = found.as_ref().map_or(0, |(_, value)| value.len());
-                    admit(bytes).then_some(Ok(found))
-                }
-                Ok(Lookup::Reads(refs)) => {
-                    let new = refs.iter().filter(|of| !wanted.contains(of));
-                    if admit(new.map(|(_, id)| id.len as usize).sum()) {
-                        wanted.extend(refs.iter().copied());
-                        waiting.push((i, refs));
+                    // What was read has been admitted with its block.
+                    if !is_first || admit(bytes) {
+                        out[*i] = Some(Ok(found));
                     }
-                    None
+                    false
+                }
+                Ok(Lookup::Needs(wants)) => {
+                    let new = wants.iter().filter(|want| !seen.contains(&want.key()));
+                    let is_admitted = admit(new.map(Want::bytes).sum());
+                    if is_admitted {
+                        for want in wants {
+                            if seen.insert(want.key()) {
+                                wanted.push(want);
+                            }
+                        }
+                    }
+                    is_admitted
                 }
             });
-        }
-        let wanted: Vec<PageRef> = wanted.into_iter().collect();
-        let read: LoadedPages = match self.read_pages(&wanted, fill_cache) {
-            Ok(read) => wanted.iter().map(|(_, id)| *id).zip(read).collect(),
-            // Each key finds its own error, or none.
-            Err(_) => LoadedPages::new(),
-        };
-        for (i, refs) in waiting {
-            let pages: Option<Vec<&Page>> = refs.iter().map(|(_, id)| read.get(id)).collect();
-            out[i] = Some(match pages {
-                Some(pages) => Ok(pages.into_iter().find_map(|page| entry_of(page, keys[i]))),
-                None => self.get(view, keys[i], fill_cache),
-            });
+            if !wanted.is_empty() {
+                parts.read(wanted);
+            }
+            is_first = false;
         }
         out
     }
@@ -208,14 +251,25 @@ fn entry_of(page: &Page, key: &[u8]) -> Option<(u8, Bytes)> {
     Some((page.entry(i).kind, page.value(i)))
 }
 
-/// A page of a leaf, and the entries of it that count.
+/// A page of a leaf, and the entries of it that count. Its blocks are read when they are needed.
 struct Source {
-    page: Page,
+    of: PageRef,
+    /// The head; `None` for a page that was read whole, as one block.
+    head: Option<PageHead>,
+    blocks: SmallVec<[Option<Page>; 1]>,
+    /// The stored bytes of the page, if they came with its head.
+    whole: Option<Bytes>,
+    /// The block of the next entry, and its entries among those of the page.
+    block: usize,
+    entries: Range<usize>,
     begin: usize,
     end: usize,
     /// The next entry forward. The one before it is the next entry backward.
     at: usize,
 }
+
+/// Most blocks that a scan reads ahead of a page.
+const MOST_AHEAD: usize = 64;
 
 /// Up to this many sources, a look at each of them is faster than a heap.
 const FEW_SOURCES: usize = 8;
@@ -231,6 +285,10 @@ pub(crate) struct LeafCursor {
     heap: Vec<usize>,
     /// The direction that the heap is for, forward if true; `None` if it has to be built.
     heaped: Option<bool>,
+    /// The direction in which the next entries of all sources are loaded.
+    ready: Option<bool>,
+    /// Blocks of the largest page that the next read of blocks brings.
+    ahead: usize,
 }
 
 /// Returns the pages of a leaf, the base page first, if there is one.
@@ -250,22 +308,114 @@ fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
 }
 
 impl Source {
-    fn new(page: Page, low: Option<&[u8]>, high: Option<&[u8]>) -> Source {
-        let position = |bound: &[u8]| match page.find(bound) {
-            Ok(i) | Err(i) => i,
-        };
-        let begin = low.map_or(0, position);
-        let end = high.map_or(page.count(), position).max(begin);
+    fn of_head(of: PageRef, head: PageHead, whole: Option<Bytes>) -> Source {
+        let count = head.count();
         Source {
-            page,
-            begin,
-            end,
-            at: begin,
+            of,
+            whole,
+            blocks: smallvec![None; head.blocks],
+            head: Some(head),
+            block: 0,
+            entries: 0..0,
+            begin: 0,
+            end: count,
+            at: 0,
+        }
+    }
+
+    /// Makes a source of a whole page.
+    fn of_page(of: PageRef, page: Page, low: Option<&[u8]>, high: Option<&[u8]>) -> Source {
+        let count = page.count();
+        let mut source = Source {
+            of,
+            head: None,
+            blocks: smallvec![Some(page)],
+            whole: None,
+            block: 0,
+            entries: 0..count,
+            begin: 0,
+            end: count,
+            at: 0,
+        };
+        source.narrow(low, high);
+        source
+    }
+
+    /// Lets only entries count that are inside bounds. Their blocks are loaded.
+    fn narrow(&mut self, low: Option<&[u8]>, high: Option<&[u8]>) {
+        self.begin = low.map_or(0, |low| self.find(low));
+        self.end = high
+            .map_or(self.end, |high| self.find(high))
+            .max(self.begin);
+        self.at = self.begin;
+    }
+
+    /// Returns the block that has a key, or the keys around it.
+    fn block_of(&self, key: &[u8]) -> usize {
+        self.head.as_ref().map_or(0, |head| head.block_of(key))
+    }
+
+    /// Returns the block of an entry.
+    fn block_of_entry(&self, entry: usize) -> usize {
+        let head = self.head.as_ref();
+        head.map_or(0, |head| head.block_of_entry(entry))
+    }
+
+    /// Returns the entries of a block among those of the page.
+    fn entries_of(&self, block: usize) -> Range<usize> {
+        match &self.head {
+            Some(head) => head.block(block).entries,
+            None => 0..self.end,
+        }
+    }
+
+    /// Returns the number of the first entry that is not below a key. Its block is loaded.
+    fn find(&self, key: &[u8]) -> usize {
+        let block = self.block_of(key);
+        let page = self.blocks[block].as_ref().expect("the block is loaded");
+        let (Ok(i) | Err(i)) = page.find(key);
+        self.entries_of(block).start + i
+    }
+
+    /// Returns the block and the number in it of an entry, whose block is loaded.
+    fn entry_at(&self, entry: usize) -> (&Page, usize) {
+        let (block, first) = match self.entries.contains(&entry) {
+            true => (self.block, self.entries.start),
+            false => {
+                let block = self.block_of_entry(entry);
+                (block, self.entries_of(block).start)
+            }
+        };
+        let page = self.blocks[block].as_ref().expect("the block is loaded");
+        (page, entry - first)
+    }
+
+    /// Returns the block that must be loaded for the next entry, if any. If it is there, looks of
+    /// its entries need no search.
+    fn missing(&mut self, forward: bool) -> Option<usize> {
+        let next = self.next(forward)?;
+        if self.entries.contains(&next) {
+            return None;
+        }
+        let block = self.block_of_entry(next);
+        if self.blocks[block].is_none() {
+            return Some(block);
+        }
+        (self.block, self.entries) = (block, self.entries_of(block));
+        None
+    }
+
+    /// Returns the blocks from one on that a read brings.
+    fn ahead(&self, block: usize, ahead: usize, forward: bool) -> Range<usize> {
+        match forward {
+            true => block..(block + ahead).min(self.blocks.len()),
+            false => (block + 1).saturating_sub(ahead)..block + 1,
         }
     }
 
     fn key(&self, i: usize) -> (&[u8], &[u8]) {
-        (self.page.prefix(), self.page.entry(i).suffix)
+        let (page, i) = self.entry_at(i);
+        (page.prefix(), page.entry(i).suffix)
     }
 
     /// Returns the number of the next entry in a direction.
@@ -282,14 +432,58 @@ impl Source {
             false => self.at -= 1,
         }
     }
+
+    fn as_of(&self) -> u64 {
+        match (&self.head, &self.blocks[..]) {
+            (Some(head), _) => head.meta().as_of,
+            (None, [Some(page)]) => page.as_of,
+            (None, _) => 0,
+        }
+    }
+}
+
+/// Returns heads of pages, in their order.
+fn read_heads(parts: &mut PartReads<'_>, refs: &[PageRef]) -> Result<Vec<PageHead>> {
+    let missing = refs.iter().filter(|of| parts.head(**of).is_none());
+    let missing: Vec<Want> = missing.map(|of| parts.want_head(*of)).collect();
+    if !missing.is_empty() {
+        parts.read(missing);
+    }
+    // Between the two looks, the cache may drop a head.
+    let heads = refs.iter().map(|of| {
+        if let Some(head) = parts.head(*of) {
+            return head;
+        }
+        parts.read(vec![parts.want_head(*of)]);
+        parts
+            .head(*of)
+            .expect("a part that was read is there, or its error")
+    });
+    heads.collect()
 }
 
 impl LeafCursor {
-    /// Opens the pages of a leaf.
-    pub fn open(storage: &Storage, pages: &Pages) -> Result<LeafCursor> {
+    /// Opens the pages of a leaf, whose blocks are read when they are needed, `ahead` blocks of the
+    /// largest page at first.
+    pub fn open(storage: &Storage, pages: &Pages, ahead: usize) -> Result<LeafCursor> {
         let refs = refs_of(Some(pages.base), &pages.deltas);
-        let read = storage.read_pages(&refs, true)?;
-        Ok(LeafCursor::new(true, &pages.deltas, read))
+        let mut parts = PartReads::new(storage, true);
+        let heads = read_heads(&mut parts, &refs)?;
+        let sources = refs.iter().zip(heads);
+        let sources = sources.map(|(of, head)| Source::of_head(*of, head, parts.whole(*of)));
+        let mut cursor = LeafCursor::new(sources.collect());
+        cursor.ahead = ahead;
+        for (i, delta) in pages.deltas.iter().enumerate() {
+            let bounds = [delta.low(), delta.high()];
+            let source = &cursor.sources[i + 1];
+            let blocks = bounds.iter().flatten().map(|bound| source.block_of(bound));
+            let blocks: Vec<_> = blocks.map(|block| (i + 1, block..block + 1)).collect();
+            if !blocks.is_empty() {
+                cursor.load(&mut parts, &blocks)?;
+                cursor.sources[i + 1].narrow(delta.low(), delta.high());
+            }
+        }
+        Ok(cursor)
     }
 
     /// Opens delta pages and, if there is one, the base page below them. Pages that `loaded` has
@@ -304,49 +498,121 @@ impl LeafCursor {
         let missing: Vec<PageRef> = (refs.iter().copied())
             .filter(|(_, id)| !loaded.contains_key(id))
             .collect();
-        let mut read = storage.read_pages(&missing, false)?.into_iter();
-        let pages = refs.iter().map(|(_, id)| match loaded.get(id) {
-            Some(page) => page.clone(),
-            None => read.next().expect("each missing page was read"),
+        let mut read = storage.read_pages(&missing)?.into_iter();
+        let bounds = deltas.iter().map(|delta| (delta.low(), delta.high()));
+        let bounds = base.iter().map(|_| (None, None)).chain(bounds);
+        let sources = refs.iter().zip(bounds).map(|(of, (low, high))| {
+            let page = match loaded.get(&of.1) {
+                Some(page) => page.clone(),
+                None => read.next().expect("each missing page was read"),
+            };
+            Source::of_page(*of, page, low, high)
         });
-        Ok(LeafCursor::new(base.is_some(), deltas, pages.collect()))
+        Ok(LeafCursor::new(sources.collect()))
     }
 
     /// Makes a cursor over pages, the base page first, if there is one.
-    fn new(has_base: bool, deltas: &[Delta], pages: Vec<Page>) -> LeafCursor {
-        let mut pages = pages.into_iter();
-        let base = has_base.then(|| pages.next().expect("the base page was read"));
-        let base = base.map(|page| Source::new(page, None, None));
-        let mut sources: SmallVec<[Source; 5]> = base.into_iter().collect();
-        let deltas = deltas.iter().zip(pages);
-        sources.extend(deltas.map(|(delta, page)| Source::new(page, delta.low(), delta.high())));
+    fn new(sources: SmallVec<[Source; 5]>) -> LeafCursor {
         LeafCursor {
             sources,
             current: None,
             heap: Vec::new(),
             heaped: None,
+            ready: None,
+            ahead: 1,
         }
+    }
+
+    /// Loads blocks of sources that are not loaded, as one batch.
+    fn load(&mut self, parts: &mut PartReads<'_>, of: &[(usize, Range<usize>)]) -> Result<()> {
+        let mut missing = Vec::new();
+        let mut wants = Vec::new();
+        for (source, blocks) in of {
+            let at = &mut self.sources[*source];
+            for block in blocks.clone() {
+                let Some(head) = at.head.as_ref().filter(|_| at.blocks[block].is_none()) else {
+                    continue;
+                };
+                let found = match &at.whole {
+                    Some(whole) => Some(parts.block_of_whole(at.of, head, block, whole)),
+                    None => parts.block(at.of, head, block),
+                };
+                match found {
+                    Some(page) => at.blocks[block] = Some(page?),
+                    None => {
+                        wants.push(Want::Block(at.of, head.clone(), block));
+                        missing.push((*source, block));
+                    }
+                }
+            }
+        }
+        if wants.is_empty() {
+            return Ok(());
+        }
+        parts.read(wants);
+        for (source, block) in missing {
+            let at = &mut self.sources[source];
+            let head = at.head.as_ref().expect("a page without a head is whole");
+            at.blocks[block] = Some(parts.read_block(at.of, head, block)?);
+        }
+        Ok(())
+    }
+
+    /// Loads the blocks of the next entries of all sources.
+    fn make_ready(&mut self, storage: &Storage, forward: bool) -> Result<()> {
+        if self.ready == Some(forward) {
+            return Ok(());
+        }
+        let all: SmallVec<[usize; 16]> = (0..self.sources.len()).collect();
+        self.load_next(storage, &all, forward)?;
+        self.ready = Some(forward);
+        Ok(())
+    }
+
+    /// Loads the blocks of the next entries of some sources.
+    fn load_next(&mut self, storage: &Storage, of: &[usize], forward: bool) -> Result<()> {
+        let largest = self.sources.iter().map(|source| source.blocks.len());
+        let largest = largest.max().unwrap_or(1);
+        let mut blocks: SmallVec<[(usize, Range<usize>); 8]> = SmallVec::new();
+        for i in of {
+            if let Some(block) = self.sources[*i].missing(forward) {
+                let source = &self.sources[*i];
+                // Of a small page, a scan needs fewer blocks.
+                let ahead = (self.ahead * source.blocks.len()).div_ceil(largest);
+                blocks.push((*i, source.ahead(block, ahead, forward)));
+            }
+        }
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        self.load(&mut PartReads::new(storage, true), &blocks)?;
+        for (i, _) in blocks {
+            self.sources[i].missing(forward);
+        }
+        Ok(())
     }
 
     /// Returns the number of the newest user checkpoint whose changes the pages have.
     pub fn as_of(&self) -> u64 {
-        let pages = self.sources.iter().map(|source| source.page.as_of);
-        pages.max().unwrap_or(0)
+        self.sources.iter().map(Source::as_of).max().unwrap_or(0)
     }
 
     /// Moves to before the first key that is not below `key`.
-    pub fn seek(&mut self, key: &[u8]) {
-        for source in &mut self.sources {
-            let at = match source.page.find(key) {
-                Ok(i) | Err(i) => i,
-            };
-            source.at = at.clamp(source.begin, source.end);
-        }
+    pub fn seek(&mut self, storage: &Storage, key: &[u8]) -> Result<()> {
         self.moved();
+        let sources = self.sources.iter().enumerate();
+        let blocks = sources.map(|(i, source)| (i, source.block_of(key)));
+        let blocks: SmallVec<[(usize, Range<usize>); 8]> =
+            blocks.map(|(i, block)| (i, block..block + 1)).collect();
+        self.load(&mut PartReads::new(storage, true), &blocks)?;
+        for source in &mut self.sources {
+            source.at = source.find(key).clamp(source.begin, source.end);
+        }
+        Ok(())
     }
 
     fn moved(&mut self) {
-        (self.current, self.heaped) = (None, None);
+        (self.current, self.heaped, self.ready) = (None, None, None);
     }
 
     /// Moves to before the first key.
@@ -362,16 +628,17 @@ impl LeafCursor {
     }
 
     /// Moves to the next key. Returns false at the end.
-    pub fn next(&mut self) -> bool {
-        self.advance(true)
+    pub fn next(&mut self, storage: &Storage) -> Result<bool> {
+        self.advance(storage, true)
     }
 
     /// Moves to the key before. Returns false at the beginning.
-    pub fn prev(&mut self) -> bool {
-        self.advance(false)
+    pub fn prev(&mut self, storage: &Storage) -> Result<bool> {
+        self.advance(storage, false)
     }
 
-    fn advance(&mut self, forward: bool) -> bool {
+    fn advance(&mut self, storage: &Storage, forward: bool) -> Result<bool> {
+        self.make_ready(storage, forward)?;
         let first = match self.sources.len() > FEW_SOURCES {
             true => self.top(forward),
             false => (0..self.sources.len())
@@ -386,7 +653,7 @@ impl LeafCursor {
         };
         let Some(first) = first else {
             self.current = None;
-            return false;
+            return Ok(false);
         };
         let at = (self.sources[first].next(forward)).expect("only such sources are looked at");
         self.current = Some((first, at));
@@ -395,7 +662,7 @@ impl LeafCursor {
             while let Some(top) = self.heap.first().copied()
                 && self.has_key_of(top, (first, at), forward)
             {
-                self.sources[top].step(forward);
+                self.step(storage, top, forward)?;
                 if self.sources[top].next(forward).is_none() {
                     self.heap.swap_remove(0);
                 }
@@ -404,11 +671,25 @@ impl LeafCursor {
         } else {
             for i in 0..self.sources.len() {
                 if self.has_key_of(i, (first, at), forward) {
-                    self.sources[i].step(forward);
+                    self.step(storage, i, forward)?;
                 }
             }
         }
-        true
+        Ok(true)
+    }
+
+    /// Moves a source to its next entry, and loads the block of the one behind it.
+    fn step(&mut self, storage: &Storage, source: usize, forward: bool) -> Result<()> {
+        self.sources[source].step(forward);
+        if self.sources[source].missing(forward).is_none() {
+            return Ok(());
+        }
+        // A scan that goes on reads more at once. After an error, the sources are not ready.
+        self.ahead = (2 * self.ahead).min(MOST_AHEAD);
+        self.ready = None;
+        self.load_next(storage, &[source], forward)?;
+        self.ready = Some(forward);
+        Ok(())
     }
 
     /// Returns true if the next entry of a source has the key of an entry of another one.
@@ -468,7 +749,8 @@ impl LeafCursor {
     /// Returns the current key. There must be one.
     pub fn key(&self) -> Vec<u8> {
         let (source, i) = self.current.expect("the cursor is at an entry");
-        self.sources[source].page.key(i)
+        let (prefix, suffix) = self.sources[source].key(i);
+        [prefix, suffix].concat()
     }
 
     /// Appends the current key to `out`. There must be one.
@@ -482,7 +764,7 @@ impl LeafCursor {
     /// Returns kind and value of the current entry.
     pub fn entry(&self) -> (u8, Bytes) {
         let (source, i) = self.current.expect("the cursor is at an entry");
-        let page = &self.sources[source].page;
+        let (page, i) = self.sources[source].entry_at(i);
         (page.entry(i).kind, page.value(i))
     }
 }
@@ -500,8 +782,8 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     pub fn at(storage: S, view: Arc<View>, key: &[u8]) -> Result<TreeCursor<S>> {
         let path = storage.path(&view, key)?;
         let pages = storage.pages_of(&view, path.leaf)?;
-        let mut leaf = LeafCursor::open(&storage, &pages)?;
-        leaf.seek(key);
+        let mut leaf = LeafCursor::open(&storage, &pages, 1)?;
+        leaf.seek(&storage, key)?;
         Ok(TreeCursor {
             storage,
             view,
@@ -516,11 +798,11 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
         let path = self.storage.path(&self.view, key)?;
         if path.leaf != self.path.leaf {
             let pages = self.storage.pages_of(&self.view, path.leaf)?;
-            self.leaf = LeafCursor::open(&self.storage, &pages)?;
+            self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
         }
         self.path = path;
-        self.leaf.seek(key);
-        Ok(())
+        self.leaf.ahead = 1;
+        self.leaf.seek(&self.storage, key)
     }
 
     /// Moves to behind the last key.
@@ -539,7 +821,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
             at = below;
         }
         let pages = self.storage.pages_of(&self.view, at)?;
-        self.leaf = LeafCursor::open(&self.storage, &pages)?;
+        self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
         self.path = Path { steps, leaf: at };
         self.leaf.seek_last();
         Ok(())
@@ -548,7 +830,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     /// Moves to the next key. Returns false at the end.
     pub fn next(&mut self) -> Result<bool> {
         loop {
-            if self.leaf.next() {
+            if self.leaf.next(&self.storage)? {
                 return Ok(true);
             }
             if !self.next_leaf(true)? {
@@ -561,7 +843,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     /// Moves to the key before. Returns false at the beginning.
     pub fn prev(&mut self) -> Result<bool> {
         loop {
-            if self.leaf.prev() {
+            if self.leaf.prev(&self.storage)? {
                 return Ok(true);
             }
             if !self.next_leaf(false)? {
@@ -602,7 +884,8 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
             at = below;
         }
         let pages = self.storage.pages_of(&self.view, at)?;
-        self.leaf = LeafCursor::open(&self.storage, &pages)?;
+        let ahead = (2 * self.leaf.ahead).min(MOST_AHEAD);
+        self.leaf = LeafCursor::open(&self.storage, &pages, ahead)?;
         self.path.leaf = at;
         Ok(true)
     }

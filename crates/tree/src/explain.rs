@@ -4,7 +4,7 @@ use crate::inspect::{PageEntry, PagePosition, PageRange, position};
 use crate::mapping::Pages;
 use crate::page::Page;
 use crate::page_id::PageId;
-use crate::page_reads::{PageRef, cost_of};
+use crate::page_reads::{PageRef, Want, cost_of};
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Error, Result};
@@ -34,7 +34,9 @@ pub struct IndexStep {
 pub enum PageVerdict {
     /// The key is outside of the part of the delta page that counts. The page is not read.
     OutsidePart,
-    /// The page has no entry of the key.
+    /// The filter of the delta page says that it has no entry of the key. Only its head is read.
+    FilteredOut,
+    /// The page has no entry of the key. One of its blocks is read.
     Absent,
     /// The page has the newest entry of the key in the tree. It decides.
     Found(PageEntry),
@@ -81,12 +83,14 @@ pub struct PageExplanation {
     pub index: Vec<IndexStep>,
     /// The leaf; `None` if an index page cannot be read.
     pub leaf: Option<ExplainedLeaf>,
-    /// Number of device reads of a lookup that finds no page in the cache: one for each index page,
-    /// and one batch for the pages of the leaf, of which neighbours share a read.
+    /// Number of device reads of a lookup that finds nothing in the cache: one for each index page,
+    /// one batch for the heads of the leaf's pages, of which neighbours share a read, and one for
+    /// each block that it searches. A small page comes with its head.
     pub device_reads: u64,
-    /// Bytes of the pages that these reads bring.
+    /// Bytes that these reads bring.
     pub device_bytes: u64,
-    /// The error of a lookup that finds no page in the cache; `None` if it succeeds.
+    /// The first error of the key's pages, all of which are verified; `None` if they are sound. A
+    /// lookup does not see damage outside of what it reads.
     pub error: Option<Error>,
 }
 
@@ -164,15 +168,16 @@ impl Storage {
         let deltas = pages.deltas.iter().rev();
         let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id, Some(delta)));
         let all = deltas.chain([(StreamKind::Base, pages.base, None)]);
-        let mut refs: Vec<PageRef> = Vec::new();
+        let (mut heads, mut blocks): (Vec<Want>, Vec<Want>) = (Vec::new(), Vec::new());
         let (mut explained, mut is_decided) = (Vec::new(), false);
         for (kind, id, delta) in all {
             let covers = delta.is_none_or(|delta| delta.covers(key));
             let verdict = match covers {
                 false => PageVerdict::OutsidePart,
                 true => {
-                    refs.push((kind, id));
-                    let verdict = self.verdict(kind, id, key, is_decided);
+                    heads.push(self.want_head((kind, id)));
+                    let (verdict, block) = self.verdict((kind, id), key, is_decided);
+                    blocks.extend(block);
                     if let PageVerdict::Damaged(e) = &verdict
                         && out.error.is_none()
                     {
@@ -190,7 +195,7 @@ impl Storage {
                 verdict,
             });
         }
-        let (reads, bytes) = cost_of(&refs);
+        let (reads, bytes) = cost_of(&heads, &blocks);
         out.device_reads += reads;
         out.device_bytes += bytes;
         out.leaf = Some(ExplainedLeaf {
@@ -201,15 +206,23 @@ impl Storage {
         });
     }
 
-    fn verdict(&self, kind: StreamKind, id: PageId, key: &[u8], is_decided: bool) -> PageVerdict {
-        let page = match self.page_uncached(kind, id) {
-            Ok(page) => page,
-            Err(e) => return PageVerdict::Damaged(e),
+    /// Returns what a page has to do with a lookup, and the block that the lookup reads.
+    fn verdict(&self, of: PageRef, key: &[u8], is_decided: bool) -> (PageVerdict, Option<Want>) {
+        // All of the page is verified, although a lookup reads a part of it.
+        let read = self.page_uncached(of.0, of.1);
+        let read = read.and_then(|page| Ok((page, self.head_uncached(of)?)));
+        let (page, head) = match read {
+            Ok(read) => read,
+            Err(e) => return (PageVerdict::Damaged(e), None),
         };
+        let block = head.block_of(key);
+        let is_out = !head.may_have(key);
+        let block = Want::Block(of, head, block);
         match (entry_of(&page, key), is_decided) {
-            (entry, true) => PageVerdict::Hidden(entry),
-            (Some(entry), false) => PageVerdict::Found(entry),
-            (None, false) => PageVerdict::Absent,
+            (entry, true) => (PageVerdict::Hidden(entry), None),
+            (Some(entry), false) => (PageVerdict::Found(entry), Some(block)),
+            (None, false) if is_out => (PageVerdict::FilteredOut, None),
+            (None, false) => (PageVerdict::Absent, Some(block)),
         }
     }
 

@@ -35,6 +35,8 @@ mod inspect;
 mod mapping;
 mod options;
 mod page;
+mod page_filter;
+mod page_format;
 mod page_id;
 mod page_reads;
 mod page_tree;

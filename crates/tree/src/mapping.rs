@@ -194,6 +194,18 @@ impl MappingTable {
         version.map_or_else(|| unmapped(key), |version| version.state.clone())
     }
 
+    /// Returns the base page of a key at a time; `None` if the page was rewritten.
+    pub fn base_of(&self, key: PageId, at: SysTime) -> Option<PageId> {
+        let shard = self.shard(key).read();
+        let chain = shard.get(&key);
+        let version = chain.and_then(|chain| chain.iter().rev().find(|v| v.since <= at));
+        match version.map(|version| &version.state) {
+            None => Some(key),
+            Some(State::Live(pages)) => Some(pages.base),
+            Some(State::Rewritten(_)) => None,
+        }
+    }
+
     /// Returns the number of keys that the table has.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().len()).sum()

@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 const PAGE_BYTES: RangeInclusive<usize> = 256..=256 << 10;
+const BLOCK_BYTES: RangeInclusive<usize> = 16..=256 << 10;
 const EXTENT_BYTES: RangeInclusive<u64> = 4 << 10..=1 << 30;
 const CHAIN: RangeInclusive<usize> = 2..=64;
 
@@ -20,6 +21,9 @@ pub struct TreeOptions {
     /// Bytes of a base page before compression, 256 B to 256 KiB. A page is split above it. Default
     /// 64 KiB (ArkDB, section 6.1).
     pub page_bytes: usize,
+    /// Bytes of a block before compression, 16 B to 256 KiB. A lookup reads one block of a page. A
+    /// page of fewer bytes has one block. Default 4 KiB.
+    pub block_bytes: usize,
     /// Bytes of an extent, 4 KiB to 1 GiB. Default 64 MiB.
     pub extent_bytes: u64,
     /// A leaf with this many delta pages is compacted. 2 to 64, default 8. The paper has 4 (section
@@ -49,6 +53,7 @@ impl fmt::Debug for TreeOptions {
         f.debug_struct("TreeOptions")
             .field("create_if_missing", &self.create_if_missing)
             .field("page_bytes", &self.page_bytes)
+            .field("block_bytes", &self.block_bytes)
             .field("extent_bytes", &self.extent_bytes)
             .field("max_deltas", &self.max_deltas)
             .field("overwrite_ratio", &self.overwrite_ratio)
@@ -66,6 +71,7 @@ impl Default for TreeOptions {
         TreeOptions {
             create_if_missing: true,
             page_bytes: 64 << 10,
+            block_bytes: 4 << 10,
             extent_bytes: 64 << 20,
             max_deltas: 8,
             overwrite_ratio: 0.5,
@@ -90,6 +96,13 @@ impl TreeOptions {
     #[must_use]
     pub fn page_bytes(mut self, page_bytes: usize) -> Self {
         self.page_bytes = page_bytes;
+        self
+    }
+
+    /// Sets [`TreeOptions::block_bytes`].
+    #[must_use]
+    pub fn block_bytes(mut self, block_bytes: usize) -> Self {
+        self.block_bytes = block_bytes;
         self
     }
 
@@ -153,6 +166,7 @@ impl TreeOptions {
     /// and its range.
     pub fn validate(&self) -> Result<()> {
         in_range("page_bytes", &self.page_bytes, &PAGE_BYTES)?;
+        in_range("block_bytes", &self.block_bytes, &BLOCK_BYTES)?;
         in_range("extent_bytes", &self.extent_bytes, &EXTENT_BYTES)?;
         in_range("max_deltas", &self.max_deltas, &CHAIN)?;
         in_range("overwrite_ratio", &self.overwrite_ratio, &(0.0..=100.0))?;

@@ -1,20 +1,25 @@
-//! Reads of many pages at once. Pages that a user checkpoint or a compaction wrote for neighbouring
-//! leaves lie behind one another, so one read of the device brings many of them.
+//! Reads of pages, and of parts of them. A lookup reads the head of a page and one of its blocks. A
+//! compaction reads many pages at once: those that a user checkpoint or a compaction wrote for
+//! neighbouring leaves lie behind one another, so one read of the device brings many of them.
 
 use crate::page::Page;
+use crate::page_format::{PAGE_HEADER, PageHead, head_end};
 use crate::page_id::PageId;
 use crate::storage::Storage;
 use crate::usage::StreamKind;
-use basalt_env::MemoryKind;
 use basalt_env::sync::atomic::Ordering::Relaxed;
-use basalt_fs::Result;
-use basalt_stream::ExtentAddress;
-use std::collections::BTreeMap;
+use basalt_env::{CacheKey, CachePriority, MemoryKind};
+use basalt_fs::{Bytes, Result, slot_size};
+use basalt_stream::{ExtentAddress, ExtentId};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Largest gap between two pages, in bytes, that one read covers.
 const MAX_GAP: u64 = 4 << 10;
 /// Most bytes of one read of several pages.
 const MAX_READ: u64 = 256 << 10;
+
+/// A page of at most as many bytes as this many blocks have comes whole with its head.
+const WHOLE_BLOCKS: u64 = 18;
 
 /// A page to be read.
 pub(crate) type PageRef = (StreamKind, PageId);
@@ -22,117 +27,395 @@ pub(crate) type PageRef = (StreamKind, PageId);
 /// Pages that were read before they are needed.
 pub(crate) type LoadedPages = BTreeMap<PageId, Page>;
 
-/// Pages that one read covers.
-struct Run {
+/// Bytes of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Span {
     kind: StreamKind,
-    at: ExtentAddress,
+    extent: ExtentId,
+    offset: u64,
     len: u64,
-    /// Their indexes in the list of pages.
-    pages: Vec<usize>,
+}
+
+/// Bytes that one read covers.
+struct Run {
+    span: Span,
+    /// The indexes of what is wanted of them.
+    of: Vec<usize>,
+}
+
+/// A part of a page that a lookup needs and does not have.
+#[derive(Clone)]
+pub(crate) enum Want {
+    /// The head, and how many bytes are read for it.
+    Head(PageRef, u32),
+    Block(PageRef, PageHead, usize),
+}
+
+impl Want {
+    fn span(&self) -> Span {
+        match self {
+            Want::Head((kind, id), len) => Span {
+                kind: *kind,
+                extent: id.extent,
+                offset: u64::from(id.offset),
+                len: u64::from(*len),
+            },
+            Want::Block((kind, id), head, number) => {
+                let stored = head.block(*number).stored;
+                Span {
+                    kind: *kind,
+                    extent: id.extent,
+                    offset: u64::from(id.offset) + stored.start as u64,
+                    len: stored.len() as u64,
+                }
+            }
+        }
+    }
+
+    /// Returns the bytes that a read of the part brings.
+    pub fn bytes(&self) -> usize {
+        self.span().len as usize
+    }
+
+    /// Returns the place of the part, as the cache knows it.
+    pub fn key(&self) -> CacheKey {
+        match self {
+            Want::Head((_, id), _) => head_key(*id),
+            Want::Block((_, id), head, number) => block_key(*id, head, *number),
+        }
+    }
+}
+
+fn head_key(id: PageId) -> CacheKey {
+    CacheKey {
+        file: u128::from(id.extent.0) | 1 << 127 | 1 << 126,
+        offset: u64::from(id.offset),
+    }
+}
+
+fn block_key(id: PageId, head: &PageHead, number: usize) -> CacheKey {
+    CacheKey {
+        file: u128::from(id.extent.0) | 1 << 127 | 1 << 125,
+        offset: u64::from(id.offset) + head.block(number).stored.start as u64,
+    }
+}
+
+/// Heads and blocks for some lookups, from the cache or the device. What was read stays until the
+/// lookups end, even if the cache does not take it.
+pub(crate) struct PartReads<'s> {
+    storage: &'s Storage,
+    fill_cache: bool,
+    loaded: HashMap<CacheKey, Result<Bytes>>,
+    /// Pages as they are stored, which came with their heads.
+    whole: HashMap<PageId, Bytes>,
+}
+
+impl<'s> PartReads<'s> {
+    pub fn new(storage: &'s Storage, fill_cache: bool) -> PartReads<'s> {
+        PartReads {
+            storage,
+            fill_cache,
+            loaded: HashMap::new(),
+            whole: HashMap::new(),
+        }
+    }
+
+    fn part(&self, key: CacheKey) -> Option<Result<Bytes>> {
+        if !self.loaded.is_empty()
+            && let Some(loaded) = self.loaded.get(&key)
+        {
+            return Some(loaded.clone());
+        }
+        self.storage.env.cache().get(key).map(Ok)
+    }
+
+    /// Returns the request for the head of a page.
+    pub fn want_head(&self, of: PageRef) -> Want {
+        self.storage.want_head(of)
+    }
+
+    /// Returns the head of a page; `None` if it must be read.
+    pub fn head(&self, (_, id): PageRef) -> Option<Result<PageHead>> {
+        let found = self.part(head_key(id))?;
+        Some(found.map(PageHead::of_cached))
+    }
+
+    /// Returns the stored bytes of a page that came with its head.
+    pub fn whole(&self, (_, id): PageRef) -> Option<Bytes> {
+        self.whole.get(&id).cloned()
+    }
+
+    /// Returns a block of a page; `None` if it must be read.
+    pub fn block(&self, of: PageRef, head: &PageHead, number: usize) -> Option<Result<Page>> {
+        let key = block_key(of.1, head, number);
+        if let Some(found) = self.part(key) {
+            return Some(found.map(Page::of_cached));
+        }
+        let whole = self.whole.get(&of.1)?;
+        Some(self.block_of_whole(of, head, number, whole))
+    }
+
+    /// Returns a block of a page whose stored bytes are known.
+    pub fn block_of_whole(
+        &self,
+        of: PageRef,
+        head: &PageHead,
+        number: usize,
+        whole: &Bytes,
+    ) -> Result<Page> {
+        let stored = whole.slice(head.block(number).stored);
+        let page = self.open_block(of, head, number, &stored)?;
+        let key = block_key(of.1, head, number);
+        self.fill(key, page.to_cached(), CachePriority::Normal);
+        Ok(page)
+    }
+
+    /// Returns a block of a page, and reads it if it must.
+    pub fn read_block(&mut self, of: PageRef, head: &PageHead, number: usize) -> Result<Page> {
+        if let Some(found) = self.block(of, head, number) {
+            return found;
+        }
+        self.read(vec![Want::Block(of, head.clone(), number)]);
+        let read = self.block(of, head, number);
+        read.expect("a part that was read is there, or its error")
+    }
+
+    fn open_block(
+        &self,
+        (kind, id): PageRef,
+        head: &PageHead,
+        number: usize,
+        stored: &Bytes,
+    ) -> Result<Page> {
+        let opened = head.open_block(number, stored);
+        opened.map_err(|what| self.storage.bad_page(kind, id, &what))
+    }
+
+    fn fill(&self, key: CacheKey, bytes: Bytes, priority: CachePriority) {
+        if self.fill_cache {
+            let charge = slot_size(bytes.len());
+            (self.storage.env.cache()).insert(key, bytes, charge, priority);
+        }
+    }
+
+    /// Reads parts, as one batch. Parts that are near each other cost one device read. The parts,
+    /// or their errors, are there afterwards.
+    pub fn read(&mut self, mut wants: Vec<Want>) {
+        let mut seen = HashSet::new();
+        wants.retain(|want| seen.insert(want.key()));
+        if self.fill_cache {
+            let of_delta = wants
+                .iter()
+                .filter(|want| want.span().kind == StreamKind::Delta);
+            let deltas = of_delta.count() as u64;
+            if deltas > 0 {
+                self.storage.delta_reads.fetch_add(deltas, Relaxed);
+            }
+        }
+        let spans: Vec<Span> = wants.iter().map(Want::span).collect();
+        let storage = self.storage;
+        if let ([want], [span]) = (&wants[..], &spans[..]) {
+            let read = storage
+                .stream(span.kind)
+                .read(span.address(), span.len as usize);
+            self.take(want, read);
+            return;
+        }
+        let runs = runs_of(&spans);
+        storage.read_runs(&runs, &mut |run, read| {
+            for i in &run.of {
+                let begin = (spans[*i].offset - run.span.offset) as usize;
+                let bytes = match &read {
+                    // A part alone may be in reach of a damaged extent.
+                    Err(_) if run.of.len() > 1 => {
+                        let span = spans[*i];
+                        storage
+                            .stream(span.kind)
+                            .read(span.address(), span.len as usize)
+                    }
+                    Err(e) => Err(e.clone()),
+                    Ok(read) => Ok(read.slice(begin..begin + spans[*i].len as usize)),
+                };
+                self.take(&wants[*i], bytes);
+            }
+        });
+    }
+
+    /// Verifies what was read of a part, and keeps it.
+    fn take(&mut self, want: &Want, read: Result<Bytes>) {
+        let opened = read.and_then(|bytes| match want {
+            Want::Head(of, len) => {
+                let head = self.open_head(*of, bytes.clone())?;
+                if *len == of.1.len {
+                    self.whole.insert(of.1, bytes);
+                }
+                self.fill(want.key(), head.to_cached(), CachePriority::High);
+                Ok(head.to_cached())
+            }
+            Want::Block(of, head, number) => {
+                let page = self.open_block(*of, head, *number, &bytes)?;
+                self.fill(want.key(), page.to_cached(), CachePriority::Normal);
+                Ok(page.to_cached())
+            }
+        });
+        self.loaded.insert(want.key(), opened);
+    }
+
+    fn open_head(&self, (kind, id): PageRef, mut bytes: Bytes) -> Result<PageHead> {
+        let end = head_end(&bytes).map_or(0, |end| end.min(id.len as usize));
+        if end > bytes.len() {
+            bytes = self.storage.stream(kind).read(id.address(), end)?;
+        }
+        // In memory of its own, so that the cache keeps nothing but the head.
+        let bytes = Bytes::copy_from_slice(&bytes[..end.max(PAGE_HEADER).min(bytes.len())]);
+        let head = PageHead::open(id, &bytes);
+        let head = head.map_err(|what| self.storage.bad_page(kind, id, &what))?;
+        self.storage.check_stream(kind, id, head.meta().kind)?;
+        Ok(head)
+    }
 }
 
 impl Storage {
-    /// Returns pages in the order of `refs`. Those that are not in the cache are read as one batch,
-    /// and go to the cache if `fill_cache`. Pages that are near each other cost one device read.
-    ///
-    /// Errors: those of [`Storage::page`], of the first page that cannot be read.
-    pub fn read_pages(&self, refs: &[PageRef], fill_cache: bool) -> Result<Vec<Page>> {
-        let mut found: Vec<Option<Page>> = refs.iter().map(|(_, id)| self.cached(*id)).collect();
-        let missing: Vec<usize> = (0..refs.len()).filter(|i| found[*i].is_none()).collect();
-        if fill_cache {
-            let deltas = missing.iter().filter(|i| refs[**i].0 == StreamKind::Delta);
-            let deltas = deltas.count() as u64;
-            if deltas > 0 {
-                self.delta_reads.fetch_add(deltas, Relaxed);
-            }
+    /// Returns the request for the head of a page. Up to a length, the page comes whole: a device
+    /// read costs about the same for all of it, a block of it is needed next, and heads are read
+    /// seldom.
+    pub fn want_head(&self, of: PageRef) -> Want {
+        let block = self.options.block_bytes as u64;
+        let is_whole = u64::from(of.1.len) <= WHOLE_BLOCKS * block;
+        let least = (block as u32).max(PAGE_HEADER as u32);
+        Want::Head(of, if is_whole { of.1.len } else { least })
+    }
+
+    /// Reads the head of a page past the cache.
+    pub fn head_uncached(&self, of: PageRef) -> Result<PageHead> {
+        let mut parts = PartReads::new(self, false);
+        parts.read(vec![self.want_head(of)]);
+        parts
+            .head(of)
+            .expect("a part that was read is there, or its error")
+    }
+}
+
+impl Span {
+    fn address(self) -> ExtentAddress {
+        ExtentAddress {
+            extent: self.extent,
+            offset: self.offset,
         }
-        if missing.len() > 1 {
-            self.read_runs(refs, &runs_of(refs, missing), &mut found, fill_cache);
+    }
+}
+
+impl Storage {
+    /// Returns whole pages in the order of `refs`. They are read as one batch past the cache. Pages
+    /// that are near each other cost one device read.
+    ///
+    /// Errors: those of [`Storage::page_uncached`], of the first page that cannot be read.
+    pub fn read_pages(&self, refs: &[PageRef]) -> Result<Vec<Page>> {
+        let mut found: Vec<Option<Page>> = vec![None; refs.len()];
+        if refs.len() > 1 {
+            let spans: Vec<Span> = refs.iter().copied().map(page_span).collect();
+            let runs = runs_of(&spans);
+            self.read_runs(&runs, &mut |run, read| {
+                let Ok(read) = read else {
+                    return;
+                };
+                for i in &run.of {
+                    let (kind, id) = refs[*i];
+                    let begin = (u64::from(id.offset) - run.span.offset) as usize;
+                    let bytes = read.slice(begin..begin + id.len as usize);
+                    found[*i] = self.open_page(kind, id, &bytes).ok();
+                }
+            });
         }
         let pages = found.into_iter().zip(refs);
         let pages = pages.map(|(page, (kind, id))| match page {
             Some(page) => Ok(page),
-            // The only missing one, or one that cannot be read: the error names it.
-            None if fill_cache => self.page(*kind, *id),
+            // The only one, or one that cannot be read: the error names it.
             None => self.page_uncached(*kind, *id),
         });
         pages.collect()
     }
 
-    /// Reads runs with one batch. A page that cannot be read is left out.
-    fn read_runs(
-        &self,
-        refs: &[PageRef],
-        runs: &[Run],
-        found: &mut [Option<Page>],
-        fill_cache: bool,
-    ) {
+    /// Reads runs with one batch, and calls `each` with them.
+    fn read_runs(&self, runs: &[Run], each: &mut dyn FnMut(&Run, Result<Bytes>)) {
         let (mut reads, mut of_read) = (Vec::new(), Vec::new());
         for run in runs {
-            let stream = self.stream(run.kind);
-            if let Ok(read) = stream.read_request(run.at, run.len as usize) {
-                reads.push(read);
-                of_read.push(run);
+            let stream = self.stream(run.span.kind);
+            match stream.read_request(run.span.address(), run.span.len as usize) {
+                Ok(read) => {
+                    reads.push(read);
+                    of_read.push(run);
+                }
+                Err(e) => each(run, Err(e)),
             }
         }
-        let bytes = of_read.iter().map(|run| run.len).sum();
+        let bytes = of_read.iter().map(|run| run.span.len).sum();
         let _booked = self.env.ledger().reserve(MemoryKind::Pinned, bytes);
         let mut batch = self.env.fs().submit_reads(reads);
         batch.wait_all();
         while let Some((i, read)) = batch.next() {
-            let (Ok(read), run) = (read, of_read[i]) else {
-                continue;
-            };
-            for page in &run.pages {
-                let (kind, id) = refs[*page];
-                let begin = (u64::from(id.offset) - run.at.offset) as usize;
-                let end = begin + id.len as usize;
-                if end > read.len() {
-                    continue;
+            let len = of_read[i].span.len;
+            // A read that ends early is read again, for its error.
+            let read = read.and_then(|read| match read.len() as u64 >= len {
+                true => Ok(read),
+                false => {
+                    let span = of_read[i].span;
+                    self.stream(span.kind).read(span.address(), len as usize)
                 }
-                let opened = self.open_page(kind, id, &read.slice(begin..end)).ok();
-                if let Some(page) = opened.as_ref().filter(|_| fill_cache) {
-                    self.fill_cache(id, page);
-                }
-                found[*page] = opened;
-            }
+            });
+            each(of_read[i], read);
         }
     }
 }
 
-/// Returns the number of device reads that pages cost which are read as one batch, and the bytes of
-/// the pages.
-pub(crate) fn cost_of(refs: &[PageRef]) -> (u64, u64) {
-    let runs = runs_of(refs, (0..refs.len()).collect());
-    let bytes = refs.iter().map(|(_, id)| u64::from(id.len)).sum();
-    (runs.len() as u64, bytes)
+fn page_span((kind, id): PageRef) -> Span {
+    Span {
+        kind,
+        extent: id.extent,
+        offset: u64::from(id.offset),
+        len: u64::from(id.len),
+    }
 }
 
-/// Returns the runs of the pages with these indexes.
-fn runs_of(refs: &[PageRef], mut indexes: Vec<usize>) -> Vec<Run> {
-    indexes.sort_unstable_by_key(|i| refs[*i]);
+/// Returns the number of device reads that a lookup costs which finds nothing in the cache, and
+/// their bytes. It reads `heads` as one batch, and each of `blocks` alone, if it does not come with
+/// a head.
+pub(crate) fn cost_of(heads: &[Want], blocks: &[Want]) -> (u64, u64) {
+    let whole = heads.iter().filter_map(|want| match want {
+        Want::Head((_, id), len) if *len == id.len => Some(*id),
+        _ => None,
+    });
+    let whole: HashSet<PageId> = whole.collect();
+    let heads: Vec<Span> = heads.iter().map(Want::span).collect();
+    let blocks = blocks.iter().filter(|want| match want {
+        Want::Head((_, id), _) | Want::Block((_, id), ..) => !whole.contains(id),
+    });
+    let blocks: Vec<Span> = blocks.map(Want::span).collect();
+    let reads = runs_of(&heads).len() + blocks.len();
+    let bytes = heads.iter().chain(&blocks).map(|span| span.len);
+    (reads as u64, bytes.sum())
+}
+
+/// Returns the runs of spans.
+fn runs_of(spans: &[Span]) -> Vec<Run> {
+    let mut indexes: Vec<usize> = (0..spans.len()).collect();
+    indexes.sort_unstable_by_key(|i| spans[*i]);
     let mut runs: Vec<Run> = Vec::new();
     for i in indexes {
-        let (kind, id) = refs[i];
-        let at = id.address();
+        let span = spans[i];
         if let Some(run) = runs.last_mut() {
-            let end = run.at.offset + run.len;
-            let len = (at.offset + u64::from(id.len)).max(end) - run.at.offset;
-            let joins = (run.kind, run.at.extent) == (kind, at.extent)
-                && at.offset <= end + MAX_GAP
+            let end = run.span.offset + run.span.len;
+            let len = (span.offset + span.len).max(end) - run.span.offset;
+            let joins = (run.span.kind, run.span.extent) == (span.kind, span.extent)
+                && span.offset <= end + MAX_GAP
                 && len <= MAX_READ;
             if joins {
-                run.len = len;
-                run.pages.push(i);
+                run.span.len = len;
+                run.of.push(i);
                 continue;
             }
         }
-        runs.push(Run {
-            kind,
-            at,
-            len: u64::from(id.len),
-            pages: vec![i],
-        });
+        runs.push(Run { span, of: vec![i] });
     }
     runs
 }

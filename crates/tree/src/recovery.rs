@@ -3,7 +3,8 @@
 
 use crate::mapping::Effects;
 use crate::options::TreeOptions;
-use crate::page::{PageBuilder, PageKind};
+use crate::page::PageKind;
+use crate::page_format::PageBuilder;
 use crate::page_id::PageId;
 use crate::storage::{BASE, DELTA, LOGS, PageWriter, Parts, Storage};
 use crate::system_log::{Root, SystemCheckpoint, SystemTx};

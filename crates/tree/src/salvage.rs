@@ -12,7 +12,8 @@
 
 use crate::entries::{SortedEntries, is_delete};
 use crate::mapping::{Delta, Pages, State};
-use crate::page::{Page, PageKind, len_of_page_at};
+use crate::page::{Page, PageKind};
+use crate::page_format::{PAGE_HEADER, len_of_page_at};
 use crate::page_id::PageId;
 use crate::storage::{BASE, DELTA, Storage, View};
 use crate::usage::StreamKind;
@@ -408,9 +409,7 @@ impl Search {
         let mut hole: Option<u64> = None;
         while at < len {
             let inside = (at - window.0) as usize;
-            if inside + crate::page::PAGE_HEADER > window.1.len()
-                && window.0 + (window.1.len() as u64) < len
-            {
+            if inside + PAGE_HEADER > window.1.len() && window.0 + (window.1.len() as u64) < len {
                 let wanted = WINDOW.min((len - at) as usize);
                 let bytes = file.read(at, wanted)?;
                 if bytes.len() < wanted {

@@ -3,7 +3,8 @@
 use crate::entries::{EntryDecision, is_delete};
 use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
 use crate::options::TreeOptions;
-use crate::page::{self, Page, PageBuilder, PageKind};
+use crate::page::{Page, PageKind};
+use crate::page_format::{self, PageBuilder, PageLayout};
 use crate::page_id::PageId;
 use crate::stats::PageTreeStats;
 use crate::system_log::{Root, SystemCheckpoint, SystemTx};
@@ -181,32 +182,18 @@ impl Storage {
         }
     }
 
-    /// Returns a page if the cache has it.
-    pub fn cached(&self, id: PageId) -> Option<Page> {
-        let bytes = self.env.cache().get(cache_key(id))?;
-        Some(Page::of_cached(&bytes))
-    }
-
-    /// Puts a page into the cache.
-    pub fn fill_cache(&self, id: PageId, page: &Page) {
-        let bytes = page.to_cached();
-        let charge = slot_size(bytes.len());
-        let priority = match page.kind {
-            PageKind::Index => CachePriority::High,
-            PageKind::Leaf | PageKind::Delta => CachePriority::Normal,
-        };
-        (self.env.cache()).insert(cache_key(id), bytes, charge, priority);
-    }
-
-    /// Reads a page through the cache.
+    /// Reads an index page through the cache, where it is whole.
     ///
     /// Errors: `Corruption` names the extent and the offset.
-    pub fn page(&self, kind: StreamKind, id: PageId) -> Result<Page> {
-        if let Some(page) = self.cached(id) {
-            return Ok(page);
+    pub fn cached_page(&self, kind: StreamKind, id: PageId) -> Result<Page> {
+        let (cache, key) = (self.env.cache(), cache_key(id));
+        if let Some(bytes) = cache.get(key) {
+            return Ok(Page::of_cached(bytes));
         }
         let page = self.page_uncached(kind, id)?;
-        self.fill_cache(id, &page);
+        let bytes = page.to_cached();
+        let charge = slot_size(bytes.len());
+        cache.insert(key, bytes, charge, CachePriority::High);
         Ok(page)
     }
 
@@ -219,9 +206,14 @@ impl Storage {
     /// Verifies the bytes of a page.
     pub fn open_page(&self, kind: StreamKind, id: PageId, bytes: &Bytes) -> Result<Page> {
         let page = Page::open(id, bytes).map_err(|what| self.bad_page(kind, id, &what))?;
-        let fits = (page.kind == PageKind::Delta) == (kind == StreamKind::Delta);
-        match fits {
-            true => Ok(page),
+        self.check_stream(kind, id, page.kind)?;
+        Ok(page)
+    }
+
+    /// Returns an error if a page of a kind is in the wrong stream.
+    pub fn check_stream(&self, kind: StreamKind, id: PageId, page: PageKind) -> Result<()> {
+        match (page == PageKind::Delta) == (kind == StreamKind::Delta) {
+            true => Ok(()),
             false => Err(self.bad_page(kind, id, "the page is of another stream")),
         }
     }
@@ -680,8 +672,12 @@ impl<'a> PageWriter<'a> {
     /// Adds the page of a builder, and returns its number among the pages of this writer.
     pub fn add(&mut self, builder: &mut PageBuilder, mapping: PageId) -> Result<usize> {
         let begin = self.bytes.len();
-        let compression = self.storage.options.compression;
-        builder.finish(mapping, compression, &mut self.bytes);
+        let options = &self.storage.options;
+        let layout = PageLayout {
+            compression: options.compression,
+            block_bytes: options.block_bytes,
+        };
+        builder.finish(mapping, layout, &mut self.bytes);
         let len = self.bytes.len() - begin;
         let Some(len) = u32::try_from(len).ok().filter(|len| *len <= LARGEST_PAGE) else {
             self.bytes.truncate(begin);
@@ -717,7 +713,7 @@ impl<'a> PageWriter<'a> {
                     offset: (at.offset + begin as u64) as u32,
                     len: *len,
                 };
-                page::bind(id.address(), &mut bytes[begin..end]);
+                page_format::bind(id.address(), &mut bytes[begin..end]);
                 ids.push(id);
                 begin = end;
             }

@@ -33,6 +33,8 @@ pub(crate) fn disk(seed: u64) -> Arc<SimFs> {
 pub(crate) fn options() -> TreeOptions {
     TreeOptions {
         page_bytes: 400,
+        // Of larger pages, a lookup reads the head and one block.
+        block_bytes: 16,
         extent_bytes: 8 << 10,
         max_deltas: 4,
         // Headers are a large part of small delta pages.
@@ -43,7 +45,15 @@ pub(crate) fn options() -> TreeOptions {
 }
 
 pub(crate) fn open(fs: &Arc<SimFs>) -> Result<Storage> {
-    let env = Env::for_tests(fs.clone(), fs.op_count());
+    // A tree that is opened again must not draw the numbers of extents that it has: a real source
+    // of random numbers does not repeat itself.
+    let extents = [crate::storage::BASE, crate::storage::DELTA].map(|stream| {
+        let list = fs.list(&Path::new(DIR).join(stream));
+        let names = list.unwrap_or_default().into_iter().map(|entry| entry.name);
+        names.fold(0, |crc, name| crc32c::crc32c_append(crc, name.as_bytes()))
+    });
+    let seed = u64::from(extents[0]) << 32 | u64::from(extents[1]);
+    let env = Env::for_tests(fs.clone(), seed ^ fs.op_count());
     Storage::open(&env, Path::new(DIR), &options())
 }
 

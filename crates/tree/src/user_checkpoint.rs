@@ -4,7 +4,8 @@
 use crate::compaction::Compaction;
 use crate::entries::SortedEntries;
 use crate::mapping::Change;
-use crate::page::{LARGEST_ENTRY_HEAD, PageBuilder, PageKind, SLOT};
+use crate::page::PageKind;
+use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
 use crate::page_id::PageId;
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::SystemTx;
@@ -54,7 +55,7 @@ impl Storage {
                 }
             };
             builder.add(key, kind, value);
-            if builder.max_len() >= self.options.page_bytes {
+            if builder.len_estimate() >= self.options.page_bytes {
                 writer.add(&mut builder, PageId::NONE)?;
                 leaves.push(leaf);
             }
@@ -95,7 +96,8 @@ impl Storage {
             return Ok(false);
         }
         let pages = self.pages_of(view, view.root.id)?;
-        Ok(pages.deltas.is_empty() && self.page(StreamKind::Base, pages.base)?.count() == 0)
+        Ok(pages.deltas.is_empty()
+            && self.page_uncached(StreamKind::Base, pages.base)?.count() == 0)
     }
 
     /// Writes the first entries of a tree as base pages, so that they are written once.
@@ -117,7 +119,7 @@ impl Storage {
             let Some((kind, value)) = self.filtered(key, changes.kind() as u8, value) else {
                 continue;
             };
-            let bytes = builder.max_len() + key.len() + value.len() + LARGEST_ENTRY_HEAD + SLOT;
+            let bytes = builder.len_estimate() + key.len() + value.len() + LARGEST_ENTRY_HEAD;
             if !builder.is_empty() && bytes > self.options.page_bytes {
                 compaction.base.add(&mut builder, PageId::NONE)?;
             }

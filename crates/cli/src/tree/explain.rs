@@ -173,7 +173,7 @@ fn page_steps(pages: &PageExplanation, explained: &ReadExplanation, steps: &mut 
     }
     let _ = writeln!(
         steps.text,
-        "Without a page in the cache, a lookup in the pages costs {} of {}.",
+        "With an empty cache, a lookup in the pages costs {} of {}.",
         count(pages.device_reads, "device read", "device reads"),
         human_bytes(pages.device_bytes)
     );
@@ -186,6 +186,9 @@ fn page_text(page: &ExplainedPage, explained: &ReadExplanation) -> String {
     };
     let verdict = match &page.verdict {
         PageVerdict::OutsidePart => "not read, because the key is outside of its part".to_string(),
+        PageVerdict::FilteredOut => {
+            "its filter says that it does not have the key, so only its head is read".to_string()
+        }
         PageVerdict::Absent if page.is_base => "no entry of the key".to_string(),
         PageVerdict::Absent => "no entry of the key, so an older page is needed".to_string(),
         PageVerdict::Found(entry) if explained.page_versions.len() > 1 => {
@@ -347,6 +350,7 @@ fn pages_json(pages: &PageExplanation, explained: &ReadExplanation) -> Value {
 fn page_json(page: &ExplainedPage) -> Value {
     let (verdict, entry) = match &page.verdict {
         PageVerdict::OutsidePart => ("outside_part", None),
+        PageVerdict::FilteredOut => ("filtered_out", None),
         PageVerdict::Absent => ("absent", None),
         PageVerdict::Found(entry) => ("found", Some(entry)),
         PageVerdict::Hidden(entry) => ("hidden", entry.as_ref()),

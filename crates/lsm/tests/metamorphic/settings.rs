@@ -100,6 +100,7 @@ fn family(c: &mut Rng) -> FamilyOptions {
 fn pages(c: &mut Rng) -> TreeOptions {
     TreeOptions::default()
         .page_bytes(c.pick(&[256, 400, 1000, 64 << 10]))
+        .block_bytes(c.pick(&[16, 64, 4096]))
         .extent_bytes(c.pick(&[4 << 10, 8 << 10, 64 << 10]))
         .max_deltas(c.pick(&[2, 2, 3, 8]))
         .overwrite_ratio(c.pick(&[0.0, 0.5, 2.5]))

@@ -634,6 +634,7 @@ pub fn options(seed: u64) -> Options {
 fn pages(c: &mut Rng) -> TreeOptions {
     TreeOptions::default()
         .page_bytes(c.pick(&[256, 400, 1000]))
+        .block_bytes(c.pick(&[16, 64, 4096]))
         .extent_bytes(c.pick(&[4 << 10, 8 << 10, 32 << 10]))
         .max_deltas(c.pick(&[2, 2, 3, 8]))
         .overwrite_ratio(c.pick(&[0.0, 0.5, 2.5]))

@@ -31,6 +31,7 @@ fn check_form(key: &[u8], explained: &PageExplanation) {
         let counts = page.part.as_ref().is_none_or(|part| part.has(key));
         match &page.verdict {
             PageVerdict::OutsidePart => assert!(!counts),
+            PageVerdict::FilteredOut => assert!(counts && !is_decided && !page.is_base),
             PageVerdict::Absent => assert!(counts && !is_decided),
             PageVerdict::Found(_) => {
                 assert!(counts && !is_decided);

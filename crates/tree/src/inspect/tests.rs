@@ -17,6 +17,7 @@ type Content = BTreeMap<Vec<u8>, Bytes>;
 fn options() -> TreeOptions {
     TreeOptions::default()
         .page_bytes(400)
+        .block_bytes(16)
         .extent_bytes(8 << 10)
         .max_deltas(4)
         .overwrite_ratio(2.5)

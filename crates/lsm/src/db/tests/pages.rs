@@ -17,6 +17,7 @@ fn small_pages() -> FamilyOptions {
     FamilyOptions::default().pages(Some(
         TreeOptions::default()
             .page_bytes(400)
+            .block_bytes(16)
             .extent_bytes(8 << 10)
             .max_deltas(2),
     ))
