@@ -1,12 +1,16 @@
 //! The interface of a measured engine, so that the same workloads measure all engines.
 //!
-//! Peers are built only with their features (`peer-rocksdb`, `peer-fjall`). For an engine that was
+//! Peers are built only with their features (`peer-rocksdb`, `peer-redb`, ...). For an engine that was
 //! not built, the error says how to build it.
 
 mod basalt;
 mod budget;
 #[cfg(feature = "peer-fjall")]
 mod fjall;
+#[cfg(feature = "peer-lmdb")]
+mod lmdb;
+#[cfg(feature = "peer-redb")]
+mod redb;
 #[cfg(feature = "peer-rocksdb")]
 mod rocksdb;
 
@@ -43,6 +47,10 @@ pub enum EngineName {
     RocksdbBlobDirect,
     /// fjall (needs the feature peer-fjall)
     Fjall,
+    /// redb, a copy-on-write B-tree (needs the feature peer-redb)
+    Redb,
+    /// LMDB, a copy-on-write B-tree in mapped memory (needs the feature peer-lmdb)
+    Lmdb,
 }
 
 impl EngineName {
@@ -57,6 +65,8 @@ impl EngineName {
             EngineName::RocksdbBlobForced => "rocksdb-blob-forced",
             EngineName::RocksdbBlobDirect => "rocksdb-blob-direct",
             EngineName::Fjall => "fjall",
+            EngineName::Redb => "redb",
+            EngineName::Lmdb => "lmdb",
         }
     }
 
@@ -65,6 +75,8 @@ impl EngineName {
         let built = match self {
             EngineName::Basalt | EngineName::BasaltLava | EngineName::Tree => true,
             EngineName::Fjall => cfg!(feature = "peer-fjall"),
+            EngineName::Redb => cfg!(feature = "peer-redb"),
+            EngineName::Lmdb => cfg!(feature = "peer-lmdb"),
             _ => cfg!(feature = "peer-rocksdb"),
         };
         if built {
@@ -200,7 +212,16 @@ pub fn open(
         )?)),
         #[cfg(feature = "peer-fjall")]
         EngineName::Fjall => Ok(Arc::new(fjall::Fjall::open(&dir.join(name), budget)?)),
-        #[cfg(not(all(feature = "peer-rocksdb", feature = "peer-fjall")))]
+        #[cfg(feature = "peer-redb")]
+        EngineName::Redb => Ok(Arc::new(redb::Redb::open(&dir.join(name), budget)?)),
+        #[cfg(feature = "peer-lmdb")]
+        EngineName::Lmdb => Ok(Arc::new(lmdb::Lmdb::open(&dir.join(name), budget)?)),
+        #[cfg(not(all(
+            feature = "peer-rocksdb",
+            feature = "peer-fjall",
+            feature = "peer-redb",
+            feature = "peer-lmdb"
+        )))]
         _ => Err(Stop::new("an engine that was not built was let through")),
     }
 }
@@ -208,6 +229,8 @@ pub fn open(
 /// Returns the version of a peer's crate in this build.
 #[cfg(any(
     feature = "peer-fjall",
+    feature = "peer-redb",
+    feature = "peer-lmdb",
     feature = "peer-raft-engine",
     feature = "peer-raft-log"
 ))]

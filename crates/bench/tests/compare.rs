@@ -64,7 +64,7 @@ const TINY: [&str; 12] = [
     "10",
 ];
 
-const ALL: [&str; 22] = [
+const ALL: [&str; 23] = [
     "load",
     "load-sorted",
     "fill-random",
@@ -77,6 +77,7 @@ const ALL: [&str; 22] = [
     "multi-get",
     "seek-10",
     "seek-1000",
+    "long-scan",
     "read-while-writing",
     "scan-10-while-writing",
     "scan-1000-while-writing",
@@ -132,7 +133,8 @@ fn every_workload_checks_what_it_reads_and_reports_every_field() {
                 assert!(written >= ops * (16 + value), "{row}");
                 assert!(row["device_reads_per_op"].is_null());
             }
-            "read-random" | "read-absent" | "multi-get" | "ycsb-c" | "seek-10" | "seek-1000" => {
+            "read-random" | "read-absent" | "multi-get" | "ycsb-c" | "seek-10" | "seek-1000"
+            | "long-scan" => {
                 assert_eq!(row["put_bytes"], 0);
                 assert!(row["write_amp"].is_null());
                 assert!(row["device_reads_per_op"].is_f64(), "{row}");
@@ -517,5 +519,29 @@ fn peers_run_every_workload_and_get_ratios() {
         };
         let ratios = report["ratios"].as_array().unwrap();
         assert_eq!(ratios.iter().filter(is).count(), ALL.len(), "{peer}");
+    }
+}
+
+/// Only in builds with the peers: `cargo test -p basalt-bench --features peer-redb,peer-lmdb`.
+#[cfg(all(feature = "peer-redb", feature = "peer-lmdb"))]
+#[test]
+fn trees_of_others_run_every_workload() {
+    let s = Scratch::new("trees");
+    let engines = "tree,redb,lmdb";
+    let more = [
+        "--no-device",
+        "--pairs",
+        "1",
+        "--keys",
+        "1500",
+        "--ops",
+        "300",
+    ];
+    let more = [&more[..], &["--engines", engines]].concat();
+    let report = compare(&s, &ALL, &more);
+    assert_eq!(report["results"].as_array().unwrap().len(), 3 * ALL.len());
+    for (n, peer) in [(1, "redb 4."), (2, "lmdb of heed 0.")] {
+        let name = report["engines"][n]["name"].as_str().unwrap();
+        assert!(name.starts_with(peer), "{name}");
     }
 }

@@ -49,6 +49,8 @@ pub enum Kind {
     /// Seek, then read 1000 next entries
     #[value(name = "seek-1000")]
     Seek1000,
+    /// Seek, then read 10,000 next entries (after uniform updates with --steady)
+    LongScan,
     /// Get keys, while one more thread puts
     ReadWhileWriting,
     /// Seek and read 10 next entries, while one more thread puts
@@ -123,6 +125,7 @@ impl Kind {
                 | Kind::MultiGet
                 | Kind::Seek10
                 | Kind::Seek1000
+                | Kind::LongScan
                 | Kind::YcsbC
         )
     }
@@ -273,6 +276,7 @@ impl Kind {
             | Kind::MultiGet
             | Kind::Seek10
             | Kind::Seek1000
+            | Kind::LongScan
             | Kind::Scan10WhileWriting
             | Kind::Scan1000WhileWriting => self.read(asked, keys),
             Kind::YcsbA
@@ -363,6 +367,7 @@ impl Kind {
             }),
             Kind::Seek10 => keys.seek(10, Presence::Certain),
             Kind::Seek1000 => keys.seek(1000, Presence::Certain),
+            Kind::LongScan => keys.seek(10_000, Presence::Certain),
             Kind::Scan10WhileWriting => keys.seek(10, Presence::Any),
             Kind::Scan1000WhileWriting => keys.seek(1000, Presence::Any),
             _ => unreachable!("{self:?} does not only read"),
