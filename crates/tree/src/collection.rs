@@ -1,8 +1,9 @@
 //! Garbage collection: live pages of extents with much garbage are written again, and the extents
 //! are erased (ArkDB, section 4.2). Pages are defragmented on the way.
 
-use crate::compaction::consolidate;
+use crate::compaction::{consolidate, note_hidden};
 use crate::cursor::LeafCursor;
+use crate::entries::DroppedEntry;
 use crate::mapping::{Change, Pages, State};
 use crate::page::{Page, PageKind};
 use crate::page_format::{PAGE_HEADER, PageBuilder, stored_len};
@@ -131,7 +132,7 @@ impl Storage {
         };
         let mut builder = PageBuilder::new(page.kind, page.level);
         let mut replaced = 0;
-        if page.kind == PageKind::Leaf && self.merge_into(&pages, &mut builder)? {
+        if page.kind == PageKind::Leaf && self.merge_into(&pages, &mut builder, &mut tx.dropped)? {
             replaced = pages.deltas.len() as u32;
         } else {
             builder = PageBuilder::new(page.kind, page.level);
@@ -168,19 +169,29 @@ impl Storage {
     }
 
     /// Adds the merged entries of a leaf to a builder. Returns false as soon as they are too many
-    /// for one page: only a compaction splits a leaf.
-    fn merge_into(&self, pages: &Pages, builder: &mut PageBuilder) -> Result<bool> {
+    /// for one page: only a compaction splits a leaf. Adds to `dropped` what the merged leaf no
+    /// longer has.
+    fn merge_into(
+        &self,
+        pages: &Pages,
+        builder: &mut PageBuilder,
+        dropped: &mut Vec<DroppedEntry>,
+    ) -> Result<bool> {
         let most = self.options.page_bytes + self.options.page_bytes / 4;
         let loaded = LoadedPages::new();
+        let before = dropped.len();
+        note_hidden(self, Some(pages.base), &pages.deltas, &loaded, dropped)?;
         let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, &loaded)?;
         builder.as_of = cursor.as_of();
         while cursor.next(self)? {
             let (kind, value) = cursor.entry();
             let key = cursor.key();
-            if let Some((kind, value)) = self.filtered(&key, kind, value) {
+            if let Some((kind, value)) = self.filtered(&key, kind, value, dropped) {
                 builder.add(&key, kind, &value);
             }
             if builder.len_estimate() > most {
+                // The leaf stays as it is.
+                dropped.truncate(before);
                 return Ok(false);
             }
         }
@@ -212,6 +223,7 @@ impl Storage {
             let replaced = pages.deltas.len() as u32;
             if self.is_partial(&pages) {
                 let loaded = LoadedPages::new();
+                note_hidden(self, None, &pages.deltas, &loaded, &mut tx.dropped)?;
                 let with = consolidate(self, &mut deltas, &pages.deltas, &loaded)?;
                 tx.changes.push(Change::Consolidate {
                     key,
@@ -223,7 +235,7 @@ impl Storage {
             }
             let mut builder = PageBuilder::new(PageKind::Leaf, 0);
             // A root has no parent that would name it by its old id.
-            if view.root.id == key || !self.merge_into(&pages, &mut builder)? {
+            if view.root.id == key || !self.merge_into(&pages, &mut builder, &mut tx.dropped)? {
                 to_split.push(key);
                 continue;
             }

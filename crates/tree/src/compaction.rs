@@ -5,6 +5,7 @@
 //! written once for all of them.
 
 use crate::cursor::{LeafCursor, Path, Step, refs_of};
+use crate::entries::DroppedEntry;
 use crate::mapping::{Change, Delta, Pages, State};
 use crate::page::PageKind;
 use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
@@ -15,6 +16,7 @@ use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
 use basalt_fs::{Bytes, ErrorKind, Result};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A child of an index page: its smallest key and its id.
@@ -379,7 +381,9 @@ impl<'a> Compaction<'a> {
         }
         if let Plan::Consolidated(kept) = plan {
             let loaded = &self.loaded;
-            let with = consolidate(storage, &mut self.delta, &pages.deltas[kept..], loaded)?;
+            let deltas = &pages.deltas[kept..];
+            note_hidden(storage, None, deltas, loaded, &mut self.tx.dropped)?;
+            let with = consolidate(storage, &mut self.delta, deltas, loaded)?;
             self.tx.changes.push(Change::Consolidate {
                 key,
                 kept: kept as u32,
@@ -390,11 +394,13 @@ impl<'a> Compaction<'a> {
         }
         let mut entries: Vec<(Vec<u8>, u8, Bytes)> = Vec::new();
         let base = Some(pages.base);
+        let dropped = &mut self.tx.dropped;
+        note_hidden(storage, base, &pages.deltas, &self.loaded, dropped)?;
         let mut cursor = LeafCursor::of_loaded(storage, base, &pages.deltas, &self.loaded)?;
         while cursor.next(storage)? {
             let (kind, value) = cursor.entry();
             let key = cursor.key();
-            if let Some((kind, value)) = storage.filtered(&key, kind, value) {
+            if let Some((kind, value)) = storage.filtered(&key, kind, value, dropped) {
                 entries.push((key, kind, value));
             }
         }
@@ -490,6 +496,35 @@ fn old_to_keep(deltas: &[Delta]) -> usize {
         younger += len(kept);
     }
     kept
+}
+
+/// Adds to `dropped` the entries of pages that newer ones among the same pages hide.
+pub(crate) fn note_hidden(
+    storage: &Storage,
+    base: Option<PageId>,
+    deltas: &[Delta],
+    loaded: &LoadedPages,
+    dropped: &mut Vec<DroppedEntry>,
+) -> Result<()> {
+    if storage.options.drop_observer.is_none() {
+        return Ok(());
+    }
+    // The newest entry of each key in the pages so far, if the observer is to know of it.
+    let mut newest: BTreeMap<Vec<u8>, DroppedEntry> = BTreeMap::new();
+    let of_base = base.map(|base| (Some(base), &deltas[..0]));
+    let of_deltas = deltas.chunks(1).map(|delta| (None, delta));
+    for (base, delta) in of_base.into_iter().chain(of_deltas) {
+        let mut cursor = LeafCursor::of_loaded(storage, base, delta, loaded)?;
+        while cursor.next(storage)? {
+            let (kind, value) = cursor.entry();
+            let key = cursor.key();
+            dropped.extend(newest.remove(&key));
+            if let Some(entry) = storage.observed(&key, kind, &value) {
+                newest.insert(key, entry);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes delta pages of a leaf as one; `None` if they have no entry.

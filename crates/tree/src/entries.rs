@@ -1,7 +1,7 @@
 //! Entries as the memory tier passes them to the tree: [`SortedEntries`], and what becomes of them
-//! when a base page is written again: [`EntryFilter`].
+//! when pages are written again: [`EntryFilter`] and [`DropObserver`].
 
-use basalt_fs::{Error, Result};
+use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::key::Kind;
 use basalt_kv::{MAX_KEY_LEN, MAX_VALUE_LEN};
 
@@ -98,6 +98,33 @@ pub trait EntryFilter: Send + Sync {
     /// Returns what becomes of an entry. It must be the same at any later time, or more of the
     /// same: an entry that goes stays gone.
     fn decide(&self, key: &[u8], kind: Kind, value: &[u8]) -> EntryDecision;
+}
+
+/// An entry that the newest content of a tree no longer has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedEntry {
+    /// Key of the entry.
+    pub key: Vec<u8>,
+    /// Kind of the entry.
+    pub kind: Kind,
+    /// Value of the entry.
+    pub value: Bytes,
+}
+
+/// Is told which entries leave the pages of the newest content: entries that a newer one of their
+/// key hides, and entries that the filter removes or changes. Old snapshots may still show them.
+///
+/// The tree reports each entry at most once, and only if no recovery can bring the entry back: the
+/// system transaction that dropped the entry is durable, and so is each user checkpoint up to it
+/// ([`crate::PageTree::confirm`]). Entries whose report a crash or a close prevents are reported
+/// never. The same holds for entries of user checkpoints that are rolled back.
+/// An entry that the filter changes is reported as it was, whatever its new value has of it.
+pub trait DropObserver: Send + Sync {
+    /// Returns true if entries of this kind are to be reported. A deletion is never reported.
+    fn observes(&self, kind: Kind) -> bool;
+    /// Takes entries that were dropped. The tree holds no lock of its tables during the call, but
+    /// its maintenance may wait for the call.
+    fn note_dropped(&self, dropped: Vec<DroppedEntry>);
 }
 
 /// Returns true for the kind of a deletion.

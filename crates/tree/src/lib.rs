@@ -50,7 +50,7 @@ mod tests;
 mod usage;
 mod user_checkpoint;
 
-pub use entries::{Change, EntryDecision, EntryFilter, SortedEntries};
+pub use entries::{Change, DropObserver, DroppedEntry, EntryDecision, EntryFilter, SortedEntries};
 pub use explain::{ExplainedLeaf, ExplainedPage, IndexStep, PageExplanation, PageVerdict};
 pub use inspect::{
     InspectedExtent, InspectedNode, InspectedPage, PageContent, PageCounts, PageEntry,

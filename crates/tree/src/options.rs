@@ -1,6 +1,6 @@
 //! Settings of a tree.
 
-use crate::entries::EntryFilter;
+use crate::entries::{DropObserver, EntryFilter};
 use basalt_fs::{Error, Result};
 use basalt_kv::codec::Compression;
 use std::fmt;
@@ -46,6 +46,8 @@ pub struct TreeOptions {
     pub checkpoint_bytes: u64,
     /// Decides about entries when base pages are written. Default none.
     pub filter: Option<Arc<dyn EntryFilter>>,
+    /// Is told which entries leave the pages. Default none.
+    pub drop_observer: Option<Arc<dyn DropObserver>>,
 }
 
 impl fmt::Debug for TreeOptions {
@@ -62,6 +64,7 @@ impl fmt::Debug for TreeOptions {
             .field("delta_garbage", &self.delta_garbage)
             .field("checkpoint_bytes", &self.checkpoint_bytes)
             .field("filter", &self.filter.is_some())
+            .field("drop_observer", &self.drop_observer.is_some())
             .finish()
     }
 }
@@ -80,6 +83,7 @@ impl Default for TreeOptions {
             delta_garbage: 0.75,
             checkpoint_bytes: 16 << 20,
             filter: None,
+            drop_observer: None,
         }
     }
 }
@@ -159,6 +163,13 @@ impl TreeOptions {
     #[must_use]
     pub fn filter(mut self, filter: Option<Arc<dyn EntryFilter>>) -> Self {
         self.filter = filter;
+        self
+    }
+
+    /// Sets [`TreeOptions::drop_observer`].
+    #[must_use]
+    pub fn drop_observer(mut self, drop_observer: Option<Arc<dyn DropObserver>>) -> Self {
+        self.drop_observer = drop_observer;
         self
     }
 

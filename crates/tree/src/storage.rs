@@ -1,6 +1,6 @@
 //! The storage tier: the page tree on two streams, and the commit of system transactions.
 
-use crate::entries::{EntryDecision, is_delete};
+use crate::entries::{DroppedEntry, EntryDecision, is_delete};
 use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
 use crate::options::TreeOptions;
 use crate::page::{Page, PageKind};
@@ -81,6 +81,9 @@ pub(crate) struct Commit {
     /// The view before the first user checkpoint whose effect depends on a record of the memory
     /// tier that is not durable yet. A recovery may go back to it, so what it needs stays.
     unconfirmed: Option<Arc<View>>,
+    /// Entries that transactions behind `unconfirmed` have dropped. The observer is told of them
+    /// once no recovery can go back.
+    unconfirmed_drops: Vec<DroppedEntry>,
     /// Extents of transactions that failed, and that a recovery may find.
     doubtful: Vec<ExtentId>,
     /// What a transaction with a durable record contradicts. Only a defect of the tables, in memory
@@ -139,6 +142,7 @@ impl Storage {
             longest_old: LEAST_OLD,
             note: Vec::new(),
             unconfirmed: None,
+            unconfirmed_drops: Vec::new(),
             doubtful: Vec::new(),
             contradiction: None,
             next_part,
@@ -230,15 +234,26 @@ impl Storage {
     }
 
     /// Returns kind and value of an entry that is the only one of its key as a base page gets it;
-    /// `None` if it goes.
-    pub fn filtered(&self, key: &[u8], kind: u8, value: Bytes) -> Option<(u8, Bytes)> {
+    /// `None` if it goes. Adds the entry to `dropped` if it goes or changes, and the observer is to
+    /// know.
+    pub fn filtered(
+        &self,
+        key: &[u8],
+        kind: u8,
+        value: Bytes,
+        dropped: &mut Vec<DroppedEntry>,
+    ) -> Option<(u8, Bytes)> {
         if is_delete(kind) {
             return None;
         }
         let (Some(filter), Some(known)) = (&self.options.filter, Kind::from_u8(kind)) else {
             return Some((kind, value));
         };
-        match filter.decide(key, known, &value) {
+        let decision = filter.decide(key, known, &value);
+        if decision != EntryDecision::Keep {
+            dropped.extend(self.observed(key, kind, &value));
+        }
+        match decision {
             EntryDecision::Keep => Some((kind, value)),
             EntryDecision::Remove => None,
             EntryDecision::Change(kind, value) => Some((kind as u8, Bytes::from(value))),
@@ -279,7 +294,12 @@ impl Storage {
 
     /// Ends the doubt about user checkpoints: the record of the memory tier is durable.
     pub fn confirm(&self) {
-        self.commit.lock().unconfirmed = None;
+        let dropped = {
+            let mut commit = self.commit.lock();
+            commit.unconfirmed = None;
+            std::mem::take(&mut commit.unconfirmed_drops)
+        };
+        self.report_dropped(dropped);
     }
 
     /// Goes back to the content before the first user checkpoint that is not confirmed: the memory
@@ -311,6 +331,7 @@ impl Storage {
         self.log_bytes.store(log_bytes, SeqCst);
         commit.note = note;
         commit.unconfirmed = None;
+        commit.unconfirmed_drops.clear();
         *self.view.write() = view;
         Ok(())
     }
@@ -398,7 +419,34 @@ impl Storage {
             }
         }
         self.prune(&mut commit, &readers);
+        let mut dropped = tx.dropped.clone();
+        if commit.unconfirmed.is_some() {
+            commit.unconfirmed_drops.append(&mut dropped);
+        }
+        drop(commit);
+        self.report_dropped(dropped);
         Ok(time)
+    }
+
+    /// Tells the observer of entries that were dropped.
+    fn report_dropped(&self, dropped: Vec<DroppedEntry>) {
+        if let Some(observer) = &self.options.drop_observer
+            && !dropped.is_empty()
+        {
+            observer.note_dropped(dropped);
+        }
+    }
+
+    /// Returns an entry as the observer is told of it; `None` if it is not told of such entries.
+    pub fn observed(&self, key: &[u8], kind: u8, value: &Bytes) -> Option<DroppedEntry> {
+        let observer = self.options.drop_observer.as_ref()?;
+        let kind = Kind::from_u8(kind).filter(|k| *k != Kind::Delete && observer.observes(*k))?;
+        Some(DroppedEntry {
+            key: key.to_vec(),
+            kind,
+            // A part of a page would keep the whole page in memory.
+            value: Bytes::copy_from_slice(value),
+        })
     }
 
     /// Applies a transaction to the tables, as commits and recovery do.

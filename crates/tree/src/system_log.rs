@@ -5,6 +5,7 @@
 //! mapping table, the usage of extents, and the root, as of one timestamp. A checkpoint is appended
 //! as one batch, so it is whole or not there.
 
+use crate::entries::DroppedEntry;
 use crate::mapping::{Change, State, SysTime, get_bytes, put_bytes};
 use crate::page_id::PageId;
 use crate::usage::UsageTable;
@@ -33,6 +34,8 @@ pub(crate) struct SystemTx {
     pub root: Option<Root>,
     /// Note of the memory tier, returned to it after recovery. `None` if it has not changed.
     pub note: Option<Vec<u8>>,
+    /// Entries that the observer is told of after the commit. They are in no record.
+    pub dropped: Vec<DroppedEntry>,
 }
 
 /// What a system checkpoint has.
@@ -121,6 +124,7 @@ impl SystemTx {
             above,
             root,
             note,
+            dropped: Vec::new(),
         })
     }
 }

@@ -1,5 +1,7 @@
 //! The storage tier against a model, with small pages, short chains and small extents.
 
+mod dropped_entries;
+
 use crate::cursor::TreeCursor;
 use crate::entries::CheckedChanges;
 use crate::storage::{Prepared, Storage, View};

@@ -116,7 +116,9 @@ impl Storage {
         while changes.advance()? {
             let value = Bytes::copy_from_slice(changes.value());
             let key = changes.key();
-            let Some((kind, value)) = self.filtered(key, changes.kind() as u8, value) else {
+            let dropped = &mut compaction.tx.dropped;
+            let kept = self.filtered(key, changes.kind() as u8, value, dropped);
+            let Some((kind, value)) = kept else {
                 continue;
             };
             let bytes = builder.len_estimate() + key.len() + value.len() + LARGEST_ENTRY_HEAD;
