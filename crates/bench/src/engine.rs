@@ -1,7 +1,7 @@
 //! The interface of a measured engine, so that the same workloads measure all engines.
 //!
-//! Peers are built only with their features (`peer-rocksdb`, `peer-redb`, ...). For an engine that was
-//! not built, the error says how to build it.
+//! Peers are built only with their features (`peer-rocksdb`, `peer-redb`, ...). For an engine that
+//! was not built, the error says how to build it.
 
 mod basalt;
 mod budget;

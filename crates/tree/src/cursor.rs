@@ -5,10 +5,11 @@ use crate::page::{Page, PageKind};
 use crate::page_format::PageHead;
 use crate::page_id::PageId;
 use crate::page_reads::{LoadedPages, PageRef, PartReads, Want};
+use crate::page_source::Source;
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ops::{Deref, Range};
@@ -170,8 +171,8 @@ impl Storage {
     }
 
     /// Returns the same as [`Storage::get`] for many keys. What is not in the cache is read as
-    /// batches, of heads and of blocks. `admit` is asked for the bytes before they are read, and for
-    /// those of values in the cache; `None` for a key that it refuses.
+    /// batches, of heads and of blocks. `admit` is asked for the bytes before they are read, and
+    /// for those of values in the cache; `None` for a key that it refuses.
     pub fn get_many(
         &self,
         view: &View,
@@ -251,23 +252,6 @@ fn entry_of(page: &Page, key: &[u8]) -> Option<(u8, Bytes)> {
     Some((page.entry(i).kind, page.value(i)))
 }
 
-/// A page of a leaf, and the entries of it that count. Its blocks are read when they are needed.
-struct Source {
-    of: PageRef,
-    /// The head; `None` for a page that was read whole, as one block.
-    head: Option<PageHead>,
-    blocks: SmallVec<[Option<Page>; 1]>,
-    /// The stored bytes of the page, if they came with its head.
-    whole: Option<Bytes>,
-    /// The block of the next entry, and its entries among those of the page.
-    block: usize,
-    entries: Range<usize>,
-    begin: usize,
-    end: usize,
-    /// The next entry forward. The one before it is the next entry backward.
-    at: usize,
-}
-
 /// Most blocks that a scan reads ahead of a page.
 const MOST_AHEAD: usize = 64;
 
@@ -305,141 +289,6 @@ fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
     }
     let (left, right) = (a.0.iter().chain(a.1), b.0.iter().chain(b.1));
     left.cmp(right)
-}
-
-impl Source {
-    fn of_head(of: PageRef, head: PageHead, whole: Option<Bytes>) -> Source {
-        let count = head.count();
-        Source {
-            of,
-            whole,
-            blocks: smallvec![None; head.blocks],
-            head: Some(head),
-            block: 0,
-            entries: 0..0,
-            begin: 0,
-            end: count,
-            at: 0,
-        }
-    }
-
-    /// Makes a source of a whole page.
-    fn of_page(of: PageRef, page: Page, low: Option<&[u8]>, high: Option<&[u8]>) -> Source {
-        let count = page.count();
-        let mut source = Source {
-            of,
-            head: None,
-            blocks: smallvec![Some(page)],
-            whole: None,
-            block: 0,
-            entries: 0..count,
-            begin: 0,
-            end: count,
-            at: 0,
-        };
-        source.narrow(low, high);
-        source
-    }
-
-    /// Lets only entries count that are inside bounds. Their blocks are loaded.
-    fn narrow(&mut self, low: Option<&[u8]>, high: Option<&[u8]>) {
-        self.begin = low.map_or(0, |low| self.find(low));
-        self.end = high
-            .map_or(self.end, |high| self.find(high))
-            .max(self.begin);
-        self.at = self.begin;
-    }
-
-    /// Returns the block that has a key, or the keys around it.
-    fn block_of(&self, key: &[u8]) -> usize {
-        self.head.as_ref().map_or(0, |head| head.block_of(key))
-    }
-
-    /// Returns the block of an entry.
-    fn block_of_entry(&self, entry: usize) -> usize {
-        let head = self.head.as_ref();
-        head.map_or(0, |head| head.block_of_entry(entry))
-    }
-
-    /// Returns the entries of a block among those of the page.
-    fn entries_of(&self, block: usize) -> Range<usize> {
-        match &self.head {
-            Some(head) => head.block(block).entries,
-            None => 0..self.end,
-        }
-    }
-
-    /// Returns the number of the first entry that is not below a key. Its block is loaded.
-    fn find(&self, key: &[u8]) -> usize {
-        let block = self.block_of(key);
-        let page = self.blocks[block].as_ref().expect("the block is loaded");
-        let (Ok(i) | Err(i)) = page.find(key);
-        self.entries_of(block).start + i
-    }
-
-    /// Returns the block and the number in it of an entry, whose block is loaded.
-    fn entry_at(&self, entry: usize) -> (&Page, usize) {
-        let (block, first) = match self.entries.contains(&entry) {
-            true => (self.block, self.entries.start),
-            false => {
-                let block = self.block_of_entry(entry);
-                (block, self.entries_of(block).start)
-            }
-        };
-        let page = self.blocks[block].as_ref().expect("the block is loaded");
-        (page, entry - first)
-    }
-
-    /// Returns the block that must be loaded for the next entry, if any. If it is there, looks of
-    /// its entries need no search.
-    fn missing(&mut self, forward: bool) -> Option<usize> {
-        let next = self.next(forward)?;
-        if self.entries.contains(&next) {
-            return None;
-        }
-        let block = self.block_of_entry(next);
-        if self.blocks[block].is_none() {
-            return Some(block);
-        }
-        (self.block, self.entries) = (block, self.entries_of(block));
-        None
-    }
-
-    /// Returns the blocks from one on that a read brings.
-    fn ahead(&self, block: usize, ahead: usize, forward: bool) -> Range<usize> {
-        match forward {
-            true => block..(block + ahead).min(self.blocks.len()),
-            false => (block + 1).saturating_sub(ahead)..block + 1,
-        }
-    }
-
-    fn key(&self, i: usize) -> (&[u8], &[u8]) {
-        let (page, i) = self.entry_at(i);
-        (page.prefix(), page.entry(i).suffix)
-    }
-
-    /// Returns the number of the next entry in a direction.
-    fn next(&self, forward: bool) -> Option<usize> {
-        match forward {
-            true => (self.at < self.end).then_some(self.at),
-            false => (self.at > self.begin).then(|| self.at - 1),
-        }
-    }
-
-    fn step(&mut self, forward: bool) {
-        match forward {
-            true => self.at += 1,
-            false => self.at -= 1,
-        }
-    }
-
-    fn as_of(&self) -> u64 {
-        match (&self.head, &self.blocks[..]) {
-            (Some(head), _) => head.meta().as_of,
-            (None, [Some(page)]) => page.as_of,
-            (None, _) => 0,
-        }
-    }
 }
 
 /// Returns heads of pages, in their order.

@@ -39,6 +39,7 @@ mod page_filter;
 mod page_format;
 mod page_id;
 mod page_reads;
+mod page_source;
 mod page_tree;
 mod recovery;
 mod salvage;

@@ -16,12 +16,13 @@
 //! | 24 | 16 | the id under which the mapping table has the page, or zeros for its own |
 //! | 40 | 8 | number of the newest user checkpoint whose changes the page has; 0 in index pages |
 //!
-//! The head: the numbers of blocks, of bytes of the common prefix of all keys, and of bytes of the
-//! filter (4 bytes each); a record for each block; the prefix; the separators; the filter. A record:
-//! where the block ends in the page, its bytes before compression, the number of entries up to its
-//! end, its CRC-32C, where its separator ends among the separators (4 bytes each), and its
-//! compression (1 byte): 0 none, 1 LZ4, 2 Zstandard. A separator is above all keys of the blocks
-//! before, and not above those of its own block; the first one is empty.
+//! The head: the number of blocks, the bytes of the common prefix of all keys, and the bytes of the
+//! filter (4 bytes each); a record for each block; the prefix; the separators; the filter.
+//!
+//! A record: where the block ends in the page, its bytes before compression, the number of entries
+//! up to its end, its CRC-32C, where its separator ends among the separators (4 bytes each), and
+//! its compression (1 byte): 0 none, 1 LZ4, 2 Zstandard. A separator is above all keys of the
+//! blocks before, and not above those of its own block. The first one is empty.
 //!
 //! The blocks come behind the head. An entry: length of the rest of the key and of the value
 //! (varints), kind (1 byte), the rest of the key, the value. Keys rise strictly. An entry of an

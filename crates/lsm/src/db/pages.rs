@@ -549,7 +549,7 @@ pub(crate) fn check(
 
 /// Returns the families and the numbers of all trees of a store.
 ///
-/// Errors: those of the filesystem. Whoever took a failure for "no trees" would lose them.
+/// Errors: those of the filesystem. A caller that took one for "no trees" would lose them.
 fn trees_of(env: &Env, dir: &Path) -> Result<Vec<(u32, u32)>> {
     let entries = match env.fs().list(&dir.join(PAGES_DIR)) {
         Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
