@@ -11,7 +11,7 @@ use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
 use smallvec::SmallVec;
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
@@ -192,7 +192,7 @@ impl Storage {
         let mut parts = PartReads::new(self, fill_cache);
         let mut is_first = true;
         while !waiting.is_empty() {
-            let (mut wanted, mut seen) = (Vec::new(), HashSet::new());
+            let (mut wanted, mut seen) = (Vec::new(), BTreeSet::new());
             waiting.retain(|(i, refs)| match look_up(&parts, refs, keys[*i]) {
                 Err(e) => {
                     out[*i] = Some(Err(e));

@@ -16,10 +16,10 @@ pub(crate) fn empty(keys: usize) -> Vec<u8> {
 fn bits(len: usize, key: &[u8]) -> impl Iterator<Item = usize> {
     let hash = xxh3_64(key);
     let bits = len as u64 * 8;
-    let (mut at, step) = (hash >> 32, hash & 0xFFFF_FFFF | 1);
+    let (mut at, step) = (hash >> 32, (hash & 0xFFFF_FFFF) | 1);
     (0..PROBES).map(move |_| {
         // The high half of a product spreads 32 bits over the range without a division.
-        let bit = (at & 0xFFFF_FFFF) * bits >> 32;
+        let bit = ((at & 0xFFFF_FFFF) * bits) >> 32;
         at = at.wrapping_add(step);
         bit as usize
     })
@@ -37,5 +37,5 @@ pub(crate) fn add(filter: &mut [u8], key: &[u8]) {
 
 /// Returns false if the filter does not have the key. True may be wrong. `filter` is not empty.
 pub(crate) fn may_have(filter: &[u8], key: &[u8]) -> bool {
-    bits(filter.len(), key).all(|bit| filter[bit / 8] & 1 << (bit % 8) != 0)
+    bits(filter.len(), key).all(|bit| filter[bit / 8] & (1 << (bit % 8)) != 0)
 }

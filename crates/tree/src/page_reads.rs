@@ -11,7 +11,7 @@ use basalt_env::sync::atomic::Ordering::Relaxed;
 use basalt_env::{CacheKey, CachePriority, MemoryKind};
 use basalt_fs::{Bytes, Result, slot_size};
 use basalt_stream::{ExtentAddress, ExtentId};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest gap between two pages, in bytes, that one read covers.
 const MAX_GAP: u64 = 4 << 10;
@@ -105,9 +105,9 @@ fn block_key(id: PageId, head: &PageHead, number: usize) -> CacheKey {
 pub(crate) struct PartReads<'s> {
     storage: &'s Storage,
     fill_cache: bool,
-    loaded: HashMap<CacheKey, Result<Bytes>>,
+    loaded: BTreeMap<CacheKey, Result<Bytes>>,
     /// Pages as they are stored, which came with their heads.
-    whole: HashMap<PageId, Bytes>,
+    whole: BTreeMap<PageId, Bytes>,
 }
 
 impl<'s> PartReads<'s> {
@@ -115,8 +115,8 @@ impl<'s> PartReads<'s> {
         PartReads {
             storage,
             fill_cache,
-            loaded: HashMap::new(),
-            whole: HashMap::new(),
+            loaded: BTreeMap::new(),
+            whole: BTreeMap::new(),
         }
     }
 
@@ -201,7 +201,7 @@ impl<'s> PartReads<'s> {
     /// Reads parts, as one batch. Parts that are near each other cost one device read. The parts,
     /// or their errors, are there afterwards.
     pub fn read(&mut self, mut wants: Vec<Want>) {
-        let mut seen = HashSet::new();
+        let mut seen = BTreeSet::new();
         wants.retain(|want| seen.insert(want.key()));
         if self.fill_cache {
             let of_delta = wants
@@ -385,7 +385,7 @@ pub(crate) fn cost_of(heads: &[Want], blocks: &[Want]) -> (u64, u64) {
         Want::Head((_, id), len) if *len == id.len => Some(*id),
         _ => None,
     });
-    let whole: HashSet<PageId> = whole.collect();
+    let whole: BTreeSet<PageId> = whole.collect();
     let heads: Vec<Span> = heads.iter().map(Want::span).collect();
     let blocks = blocks.iter().filter(|want| match want {
         Want::Head((_, id), _) | Want::Block((_, id), ..) => !whole.contains(id),
