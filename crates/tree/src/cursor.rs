@@ -284,11 +284,22 @@ pub(crate) fn refs_of(base: Option<PageId>, deltas: &[Delta]) -> Vec<PageRef> {
 
 /// Compares keys that are in two parts each.
 fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
-    if a.0 == b.0 {
-        return a.1.cmp(b.1);
+    let common = a.0.len().min(b.0.len());
+    let order = a.0[..common].cmp(&b.0[..common]);
+    if order.is_ne() {
+        return order;
     }
-    let (left, right) = (a.0.iter().chain(a.1), b.0.iter().chain(b.1));
-    left.cmp(right)
+    // The rest of the longer first part stands before its second part.
+    let (long, other, is_swapped) = match a.0.len() >= b.0.len() {
+        true => ((&a.0[common..], a.1), b.1, false),
+        false => ((&b.0[common..], b.1), a.1, true),
+    };
+    let n = long.0.len().min(other.len());
+    let order = long
+        .0
+        .cmp(&other[..n])
+        .then_with(|| long.1.cmp(&other[n..]));
+    if is_swapped { order.reverse() } else { order }
 }
 
 /// Returns heads of pages, in their order.
@@ -752,5 +763,24 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     /// Returns kind and value of the current entry.
     pub fn entry(&self) -> (u8, Bytes) {
         self.leaf.entry()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys in two parts compare as whole ones, wherever they are cut.
+    #[test]
+    fn keys_in_two_parts_compare_as_whole_ones() {
+        let keys: [&[u8]; 9] = [
+            b"", b"a", b"aa", b"aab", b"ab", b"abc", b"abcd", b"b", b"ba",
+        ];
+        for (a, b) in keys.iter().flat_map(|a| keys.map(|b| (*a, b))) {
+            for (i, j) in (0..=a.len()).flat_map(|i| (0..=b.len()).map(move |j| (i, j))) {
+                let order = compare(a.split_at(i), b.split_at(j));
+                assert_eq!(order, a.cmp(b), "{a:?} cut at {i}, {b:?} cut at {j}");
+            }
+        }
     }
 }

@@ -14,6 +14,7 @@ use basalt_env::sync::RwLock;
 use basalt_kv::encoding::{get_varint64, put_varint};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 /// A system timestamp: the number of a system transaction.
@@ -169,9 +170,37 @@ pub(crate) struct ChainSums {
     pub beyond_base: u64,
 }
 
+type Shard = HashMap<PageId, Chain, BuildHasherDefault<PageIdHasher>>;
+
+/// A hash of page ids. Numbers of extents are random, so nobody chooses what it gets.
+#[derive(Default)]
+struct PageIdHasher(u64);
+
+impl Hasher for PageIdHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0 ^ n)
+            .wrapping_mul(0xD6E8_FEB8_6659_FD93)
+            .rotate_left(29);
+    }
+}
+
 /// The table.
 pub(crate) struct MappingTable {
-    shards: Vec<RwLock<HashMap<PageId, Chain>>>,
+    shards: Vec<RwLock<Shard>>,
 }
 
 impl MappingTable {
@@ -181,7 +210,7 @@ impl MappingTable {
         }
     }
 
-    fn shard(&self, key: PageId) -> &RwLock<HashMap<PageId, Chain>> {
+    fn shard(&self, key: PageId) -> &RwLock<Shard> {
         let mixed = (key.extent.0 ^ u64::from(key.offset)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(mixed >> 60) as usize % SHARDS]
     }
