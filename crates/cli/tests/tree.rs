@@ -261,9 +261,9 @@ fn an_explanation_says_what_a_read_visits() {
     assert_eq!(verdicts(&deleted), ["delta found", "base hidden"]);
     assert_eq!(deleted["pages"]["versions"][0]["kind"], "Delete");
     assert_eq!(deleted["answer"]["found"], false);
-    // A neighbour in the leaf needs the base page.
+    // A neighbour in the leaf needs the base page. The filter keeps it from the delta page.
     let neighbour = explain("k0011");
-    assert_eq!(verdicts(&neighbour), ["delta absent", "base found"]);
+    assert_eq!(verdicts(&neighbour), ["delta filtered_out", "base found"]);
     let plain = explain("k0500");
     assert_eq!(verdicts(&plain), ["base found"]);
     // An index page and a leaf.

@@ -31,6 +31,9 @@ mod compaction;
 mod cursor;
 mod entries;
 mod explain;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod inspect;
 mod mapping;
 mod options;

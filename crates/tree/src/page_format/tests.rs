@@ -133,10 +133,7 @@ fn a_block_keeps_to_its_separators() {
     let (first, second) = (head.block(number), head.block(number + 1));
     let mut hostile = bytes.to_vec();
     hostile.copy_within(second.stored.clone(), first.stored.start);
-    let record = PAGE_HEADER + COUNTS + number * RECORD + 12;
-    let crc = crc32c::crc32c(&hostile[first.stored.clone()]);
-    hostile[record..record + 4].copy_from_slice(&crc.to_le_bytes());
-    rebind(id, &mut hostile);
+    reseal(id, &mut hostile);
     let hostile = Bytes::from(hostile);
     let head = PageHead::open(id, &hostile).unwrap();
     let e = head
@@ -144,15 +141,6 @@ fn a_block_keeps_to_its_separators() {
         .unwrap_err();
     assert!(e.contains("has keys of the next one"), "{e}");
     Page::open(id, &hostile).unwrap_err();
-}
-
-/// Gives a changed page right checksums of head and header.
-fn rebind(id: PageId, page: &mut [u8]) {
-    if let Some(head) = head_end(page).and_then(|end| page.get(PAGE_HEADER..end)) {
-        let crc = crc32c::crc32c(head);
-        page[4..8].copy_from_slice(&crc.to_le_bytes());
-    }
-    bind(id.address(), page);
 }
 
 #[test]
@@ -171,7 +159,8 @@ fn a_page_is_bound_to_its_place() {
     }
 }
 
-/// Every flipped bit and every cut is found, and hostile bodies with right checksums make no panic.
+/// Every flipped bit and every cut is found. The module `fuzzing` has hostile pages with right
+/// checksums.
 #[test]
 fn damage_is_found() {
     let made = |compression, block_bytes| {
@@ -189,43 +178,6 @@ fn damage_is_found() {
         for len in 0..bytes.len() {
             Page::open(id, &bytes.slice(..len)).unwrap_err();
         }
-        let random = basalt_env::Random::from_seed(1);
-        let (mut opened, mut refused) = (0, 0);
-        for _ in 0..20_000 {
-            let mut hostile = bytes.to_vec();
-            for _ in 0..1 + random.below(3) {
-                let at = 8 + random.below(bytes.len() as u64 - 8) as usize;
-                hostile[at] = random.next_u64() as u8;
-            }
-            // The blocks get right checksums where the head is still one.
-            rebind(id, &mut hostile);
-            let shared = Bytes::from(hostile.clone());
-            if let Ok(head) = PageHead::open(id, &shared) {
-                for i in 0..head.blocks {
-                    let crc = crc32c::crc32c(&shared[head.block(i).stored]);
-                    let at = PAGE_HEADER + COUNTS + i * RECORD + 12;
-                    hostile[at..at + 4].copy_from_slice(&crc.to_le_bytes());
-                }
-                rebind(id, &mut hostile);
-                for i in 0..head.blocks {
-                    // Without a panic, whatever it finds.
-                    let _ = head.open_block(i, &shared.slice(head.block(i).stored));
-                }
-                for asked in [&b""[..], b"user/000010", b"z"] {
-                    assert!(head.block_of(asked) < head.blocks);
-                }
-            }
-            match Page::open(id, &hostile.into()) {
-                Ok(page) => {
-                    opened += 1;
-                    for i in 0..page.count() {
-                        assert_eq!(page.find(&page.key(i)), Ok(i));
-                    }
-                }
-                Err(_) => refused += 1,
-            }
-        }
-        assert!(opened > 100 && refused > 1000, "{opened} {refused}");
     }
 }
 
