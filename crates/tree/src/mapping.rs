@@ -172,7 +172,7 @@ pub(crate) struct ChainSums {
 
 type Shard = HashMap<PageId, Chain, BuildHasherDefault<PageIdHasher>>;
 
-/// A hash of page ids. Numbers of extents are random, so nobody chooses what it gets.
+/// A hash of page ids. Numbers of extents are random, so no client chooses what it gets.
 #[derive(Default)]
 struct PageIdHasher(u64);
 
