@@ -118,7 +118,7 @@ pub struct DroppedEntry {
 /// system transaction that dropped the entry is durable, and so is each user checkpoint up to it
 /// ([`crate::PageTree::confirm`]). Entries whose report a crash or a close prevents are reported
 /// never. The same holds for entries of user checkpoints that are rolled back.
-/// An entry that the filter changes is reported as it was, whatever its new value has of it.
+/// An entry that the filter changes is reported with the value that it had before.
 pub trait DropObserver: Send + Sync {
     /// Returns true if entries of this kind are to be reported. A deletion is never reported.
     fn observes(&self, kind: Kind) -> bool;

@@ -81,7 +81,7 @@ pub(crate) struct PageAssembler {
 impl PageAssembler {
     /// Makes one for `count` entries of `bytes` bytes, whose keys begin with `prefix`.
     pub fn new(meta: PageMeta, prefix: &[u8], bytes: usize, count: usize) -> PageAssembler {
-        // An entry has at least 3 bytes, whatever a damaged page says.
+        // An entry has at least 3 bytes. A damaged page may claim more entries.
         let slots = count.min(bytes / 3) * SLOT;
         let len = prefix.len() + bytes + slots + CACHED_META;
         let mut body = AlignedBuf::with_lifetime(len, Lifetime::Cached);

@@ -498,7 +498,9 @@ impl PageHead {
     pub fn open_block(&self, i: usize, stored: &Bytes) -> Result<Page, String> {
         let record = self.block(i);
         let count = record.entries.len();
-        let mut page = PageAssembler::new(self.meta(), self.prefix(), record.raw, count);
+        // A damaged record may claim any length. A wrong guess costs a copy.
+        let raw = record.raw.min(stored.len().saturating_mul(4));
+        let mut page = PageAssembler::new(self.meta(), self.prefix(), raw, count);
         self.add_block(i, stored, &mut page)?;
         page.finish()
     }
