@@ -72,18 +72,20 @@ impl EngineName {
 
     /// Returns an error that says how to build an engine, if this program was built without it.
     pub fn check_built(self) -> Result<(), Stop> {
-        let built = match self {
-            EngineName::Basalt | EngineName::BasaltLava | EngineName::Tree => true,
-            EngineName::Fjall => cfg!(feature = "peer-fjall"),
-            EngineName::Redb => cfg!(feature = "peer-redb"),
-            EngineName::Lmdb => cfg!(feature = "peer-lmdb"),
-            _ => cfg!(feature = "peer-rocksdb"),
+        let (peer, built) = match self {
+            EngineName::Basalt | EngineName::BasaltLava | EngineName::Tree => return Ok(()),
+            EngineName::Rocksdb
+            | EngineName::RocksdbBlob
+            | EngineName::RocksdbBlobForced
+            | EngineName::RocksdbBlobDirect => ("rocksdb", cfg!(feature = "peer-rocksdb")),
+            EngineName::Fjall => ("fjall", cfg!(feature = "peer-fjall")),
+            EngineName::Redb => ("redb", cfg!(feature = "peer-redb")),
+            EngineName::Lmdb => ("lmdb", cfg!(feature = "peer-lmdb")),
         };
         if built {
             return Ok(());
         }
         let word = self.word();
-        let peer = word.split('-').next().unwrap_or(word);
         Err(Stop::new(format!(
             "this program was built without {word}: build it with `cargo build --release -p basalt-bench --features peer-{peer}`, \
              as docs/benchmarks.md says"
@@ -131,6 +133,9 @@ pub struct EngineStats {
 /// Writes the next entry of a bulk load to key and value. Returns false at the end.
 pub type Next<'a> = dyn FnMut(&mut Vec<u8>, &mut Vec<u8>) -> Result<bool, Stop> + 'a;
 
+/// Entries in a batch of a bulk load, for engines without a bulk load.
+pub const BULK_BATCH: usize = 100;
+
 /// The operations of an engine that workloads use. Calls come from many threads.
 pub trait Engine: Send + Sync {
     /// Returns the name and version for reports.
@@ -143,38 +148,76 @@ pub trait Engine: Send + Sync {
     fn put_batch(&self, entries: &[(Vec<u8>, Vec<u8>)], log: Log) -> Result<(), Stop>;
     /// Adds entries that come in the order of their keys by the engine's way for bulk loads, such
     /// as tables that are made beside the store. The entries are durable on return. No other call
-    /// adds keys between them.
-    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop>;
+    /// adds keys between them. The default is for engines without a bulk load: batches of
+    /// [`BULK_BATCH`] entries, of which the last is synced.
+    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop> {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut batch = Vec::new();
+        while next(&mut key, &mut value)? {
+            if batch.len() == BULK_BATCH {
+                self.put_batch(&batch, Log::Unsynced)?;
+                batch.clear();
+            }
+            batch.push((key.clone(), value.clone()));
+        }
+        self.put_batch(&batch, Log::Synced)
+    }
     /// Removes a key if it exists.
     fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop>;
     /// Calls `show` with the value of a key if it has one, without a copy if the engine can do
     /// that. Returns true if the key has a value.
     fn get(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<bool, Stop>;
-    /// Calls `show` with the value of each key, or `None`, as of one moment.
+    /// Calls `show` with the value of each key, or `None`, as of one moment. The default is for
+    /// engines without such a call: a get of each key, which is not of one moment.
     fn multi_get(
         &self,
         keys: &[Vec<u8>],
         show: &mut dyn FnMut(usize, Option<&[u8]>),
-    ) -> Result<(), Stop>;
+    ) -> Result<(), Stop> {
+        for (i, key) in keys.iter().enumerate() {
+            if !self.get(key, &mut |value| show(i, Some(value)))? {
+                show(i, None);
+            }
+        }
+        Ok(())
+    }
     /// Calls `show` with up to `limit` entries in order from `key` on. Returns their number.
     fn scan(&self, key: &[u8], limit: u64, show: &mut dyn FnMut(&[u8], &[u8]))
     -> Result<u64, Stop>;
     /// Flushes the memtables and waits.
     fn flush(&self) -> Result<(), Stop>;
-    /// Flushes the memtables and waits until no compaction is due.
-    fn wait_idle(&self) -> Result<(), Stop>;
-    /// Compacts everything to the lowest level and waits.
-    fn compact(&self) -> Result<(), Stop>;
-    /// Returns stalls and compaction debt.
-    fn stats(&self) -> EngineStats;
+    /// Flushes the memtables and waits until no compaction is due. The default is for engines
+    /// without background work.
+    fn wait_idle(&self) -> Result<(), Stop> {
+        self.flush()
+    }
+    /// Compacts everything to the lowest level and waits. The default is for engines that have no
+    /// garbage to merge.
+    fn compact(&self) -> Result<(), Stop> {
+        self.flush()
+    }
+    /// Returns stalls and compaction debt. The default is for engines that report nothing.
+    fn stats(&self) -> EngineStats {
+        EngineStats::default()
+    }
     /// Returns the engine's own counters of bytes written and read, if it has any.
-    fn accounting(&self) -> Option<FsStats>;
-    /// Returns how reads of the device can be counted.
-    fn reads(&self) -> Read;
+    fn accounting(&self) -> Option<FsStats> {
+        None
+    }
+    /// Returns how reads of the device can be counted. The default is for engines that read through
+    /// the page cache.
+    fn reads(&self) -> Read {
+        Read::Hidden
+    }
     /// Returns the least bytes that a durable put of this size writes to the log.
-    fn durable_put_bytes(&self, key: usize, value: usize) -> usize;
-    /// Closes the engine. Later calls fail.
-    fn close(&self) -> Result<(), Stop>;
+    fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
+        key + value
+    }
+    /// Closes the engine. Later calls fail. The default is for engines that do the rest when they
+    /// are dropped.
+    fn close(&self) -> Result<(), Stop> {
+        self.flush()
+    }
 }
 
 /// Opens an engine on the directory `dir`/`name`, and makes the directory if it is missing.
@@ -223,6 +266,17 @@ pub fn open(
             feature = "peer-lmdb"
         )))]
         _ => Err(Stop::new("an engine that was not built was let through")),
+    }
+}
+
+/// Returns an error if the flags ask for compression. It is for engines that have none.
+#[cfg(any(feature = "peer-redb", feature = "peer-lmdb"))]
+fn refuse_compression(engine: &str, budget: &Budget) -> Result<(), Stop> {
+    match budget.compression {
+        Compression::None => Ok(()),
+        _ => Err(Stop::new(format!(
+            "{engine} has no compression: leave it out, or choose --compression none"
+        ))),
     }
 }
 

@@ -1,9 +1,7 @@
 //! Threads on an engine in memory with bugs, under a clock that the test alone moves.
 
 use super::*;
-use crate::engine::{EngineStats, Read};
 use basalt::env::ManualClock;
-use basalt::fs::FsStats;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -40,13 +38,6 @@ impl Engine for InMemory {
         self.map.lock().unwrap().extend(entries.iter().cloned());
         Ok(())
     }
-    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop> {
-        let (mut key, mut value) = (Vec::new(), Vec::new());
-        while next(&mut key, &mut value)? {
-            self.put(&key, &value, Log::Synced)?;
-        }
-        Ok(())
-    }
     fn delete(&self, key: &[u8], _: Log) -> Result<(), Stop> {
         self.map.lock().unwrap().remove(key);
         Ok(())
@@ -62,18 +53,6 @@ impl Engine for InMemory {
             show(value);
         }
         Ok(found.is_some())
-    }
-    fn multi_get(
-        &self,
-        keys: &[Vec<u8>],
-        show: &mut dyn FnMut(usize, Option<&[u8]>),
-    ) -> Result<(), Stop> {
-        for (i, key) in keys.iter().enumerate() {
-            let mut value = None;
-            self.get(key, &mut |v| value = Some(v.to_vec()))?;
-            show(i, value.as_deref());
-        }
-        Ok(())
     }
     fn scan(
         &self,
@@ -91,27 +70,6 @@ impl Engine for InMemory {
         Ok(seen)
     }
     fn flush(&self) -> Result<(), Stop> {
-        Ok(())
-    }
-    fn wait_idle(&self) -> Result<(), Stop> {
-        Ok(())
-    }
-    fn compact(&self) -> Result<(), Stop> {
-        Ok(())
-    }
-    fn stats(&self) -> EngineStats {
-        EngineStats::default()
-    }
-    fn accounting(&self) -> Option<FsStats> {
-        None
-    }
-    fn reads(&self) -> Read {
-        Read::Hidden
-    }
-    fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
-        key + value
-    }
-    fn close(&self) -> Result<(), Stop> {
         Ok(())
     }
 }

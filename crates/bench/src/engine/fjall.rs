@@ -1,10 +1,9 @@
 //! fjall as a measured engine. It reads and writes through the page cache only, so its results
 //! include memory that no budget counts.
 
-use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
+use super::{Budget, Compression, Engine, EngineStats, Log};
 use crate::Stop;
 use basalt::env::Clock;
-use basalt::fs::FsStats;
 use fjall::config::{
     BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry,
 };
@@ -97,18 +96,6 @@ impl Engine for Fjall {
         batch.commit().map_err(wrong)?;
         self.persist(log)
     }
-    fn bulk(&self, next: &mut Next<'_>) -> Result<(), Stop> {
-        let (mut key, mut value) = (Vec::new(), Vec::new());
-        let mut batch = Vec::new();
-        while next(&mut key, &mut value)? {
-            batch.push((key.clone(), value.clone()));
-            if batch.len() == 100 {
-                self.put_batch(&batch, Log::Unsynced)?;
-                batch.clear();
-            }
-        }
-        self.put_batch(&batch, Log::Synced)
-    }
     fn delete(&self, key: &[u8], log: Log) -> Result<(), Stop> {
         self.keys.remove(key).map_err(wrong)?;
         self.persist(log)
@@ -119,16 +106,6 @@ impl Engine for Fjall {
             show(value);
         }
         Ok(found.is_some())
-    }
-    fn multi_get(
-        &self,
-        keys: &[Vec<u8>],
-        show: &mut dyn FnMut(usize, Option<&[u8]>),
-    ) -> Result<(), Stop> {
-        for (i, key) in keys.iter().enumerate() {
-            show(i, self.keys.get(key).map_err(wrong)?.as_deref());
-        }
-        Ok(())
     }
     fn scan(
         &self,
@@ -169,15 +146,6 @@ impl Engine for Fjall {
             log_bytes: self.db.journal_disk_space().ok(),
             ..EngineStats::default()
         }
-    }
-    fn accounting(&self) -> Option<FsStats> {
-        None
-    }
-    fn reads(&self) -> Read {
-        Read::Hidden
-    }
-    fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
-        key + value
     }
     fn close(&self) -> Result<(), Stop> {
         // The rest happens when the engine is dropped.

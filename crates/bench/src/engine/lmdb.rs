@@ -12,9 +12,8 @@
 //! The flags of the environment change only while the mutex `writer` is held.
 #![allow(unsafe_code)]
 
-use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
+use super::{Budget, Engine, Log, Next};
 use crate::Stop;
-use basalt::fs::FsStats;
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions, FlagSetMode, RwTxn};
 use serde_json::{Value, json};
@@ -38,11 +37,7 @@ fn wrong(e: heed::Error) -> Stop {
 
 impl Lmdb {
     pub(super) fn open(path: &Path, budget: &Budget) -> Result<Lmdb, Stop> {
-        if budget.compression != Compression::None {
-            return Err(Stop::new(
-                "LMDB has no compression: leave it out, or choose --compression none",
-            ));
-        }
+        super::refuse_compression("LMDB", budget)?;
         super::host_directory(path, crate::flags::Switch::Off)?;
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP_BYTES).max_readers(READERS);
@@ -165,29 +160,5 @@ impl Engine for Lmdb {
     }
     fn flush(&self) -> Result<(), Stop> {
         self.env.force_sync().map_err(wrong)
-    }
-    fn wait_idle(&self) -> Result<(), Stop> {
-        // LMDB has no background work.
-        self.flush()
-    }
-    fn compact(&self) -> Result<(), Stop> {
-        // LMDB compacts only into a copy. The tree has no garbage to merge.
-        self.flush()
-    }
-    fn stats(&self) -> EngineStats {
-        EngineStats::default()
-    }
-    fn accounting(&self) -> Option<FsStats> {
-        None
-    }
-    fn reads(&self) -> Read {
-        Read::Hidden
-    }
-    fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
-        key + value
-    }
-    fn close(&self) -> Result<(), Stop> {
-        // The rest happens when the engine is dropped.
-        self.flush()
     }
 }

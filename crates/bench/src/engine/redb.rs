@@ -7,9 +7,8 @@
 //! `Durability::Immediate`. Its writers take turns, because redb has one write transaction at a
 //! time and no group commit.
 
-use super::{Budget, Compression, Engine, EngineStats, Log, Next, Read};
+use super::{Budget, Engine, Log, Next};
 use crate::Stop;
-use basalt::fs::FsStats;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -27,11 +26,7 @@ fn wrong(e: impl Into<redb::Error>) -> Stop {
 
 impl Redb {
     pub(super) fn open(path: &Path, budget: &Budget) -> Result<Redb, Stop> {
-        if budget.compression != Compression::None {
-            return Err(Stop::new(
-                "redb has no compression: leave it out, or choose --compression none",
-            ));
-        }
+        super::refuse_compression("redb", budget)?;
         super::host_directory(path, crate::flags::Switch::Off)?;
         let db = redb::Builder::new()
             .set_cache_size(budget.cache as usize)
@@ -150,29 +145,5 @@ impl Engine for Redb {
     }
     fn flush(&self) -> Result<(), Stop> {
         self.write(Log::Synced, |_| Ok(()))
-    }
-    fn wait_idle(&self) -> Result<(), Stop> {
-        // redb has no background work.
-        self.flush()
-    }
-    fn compact(&self) -> Result<(), Stop> {
-        // `Database::compact` needs the database for itself. The tree has no garbage to merge.
-        self.flush()
-    }
-    fn stats(&self) -> EngineStats {
-        EngineStats::default()
-    }
-    fn accounting(&self) -> Option<FsStats> {
-        None
-    }
-    fn reads(&self) -> Read {
-        Read::Hidden
-    }
-    fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
-        key + value
-    }
-    fn close(&self) -> Result<(), Stop> {
-        // The rest happens when the engine is dropped.
-        self.flush()
     }
 }

@@ -7,7 +7,6 @@ use super::{
 use crate::Stop;
 use crate::counters::read_kernel_file;
 use crate::flags::Switch;
-use basalt::fs::FsStats;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DataBlockIndexType,
     IngestExternalFileOptions, Options, ReadOptions, SstFileWriter, WaitForCompactOptions,
@@ -300,17 +299,11 @@ impl Engine for Rocks {
             log_bytes: None,
         }
     }
-    fn accounting(&self) -> Option<FsStats> {
-        None
-    }
     fn reads(&self) -> Read {
         match self.direct {
             true => Read::Calls,
             false => Read::Hidden,
         }
-    }
-    fn durable_put_bytes(&self, key: usize, value: usize) -> usize {
-        key + value
     }
     fn close(&self) -> Result<(), Stop> {
         // The rest happens when the engine is dropped.
