@@ -9,6 +9,7 @@
 mod args;
 mod directory;
 mod kind;
+mod page_metrics;
 pub(crate) mod run;
 pub(crate) mod space;
 pub(crate) mod store;
@@ -30,6 +31,7 @@ use crate::workload::common_config;
 use basalt::env::Clock;
 use basalt::fs::FileSystem;
 use directory::Folder;
+use page_metrics::page_metrics;
 use run::{ORDER, Order, merge, run_one};
 use serde_json::{Value, json};
 use std::path::Path;

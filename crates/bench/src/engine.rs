@@ -16,6 +16,7 @@ mod rocksdb;
 
 use crate::Stop;
 use crate::flags::Switch;
+use ::basalt::PageTreeStats;
 use ::basalt::fs::{FileSystem, FsStats};
 use clap::ValueEnum;
 use serde_json::Value;
@@ -117,7 +118,7 @@ pub enum Read {
 }
 
 /// The state of an engine at one moment. A field is `None` if the engine does not report it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct EngineStats {
     /// Microseconds for which writers were slowed or stopped since the open, summed over all
     /// writers.
@@ -128,6 +129,8 @@ pub struct EngineStats {
     pub compactions: Option<u64>,
     /// Bytes on disk that are reserved for logs.
     pub log_bytes: Option<u64>,
+    /// Statistics of the tree of pages, of an engine that has one.
+    pub pages: Option<PageTreeStats>,
 }
 
 /// Writes the next entry of a bulk load to key and value. Returns false at the end.

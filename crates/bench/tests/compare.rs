@@ -240,6 +240,67 @@ fn a_tree_is_compared_with_levels() {
     assert!(of("tree")["min_blob_size"].is_null());
 }
 
+/// The figures of families in pages.
+const PAGE_FIELDS: [&str; 12] = [
+    "mapping_bytes",
+    "mapped_pages",
+    "system_log_bytes",
+    "system_log_bytes_written",
+    "system_log_per_user_byte",
+    "system_checkpoints",
+    "page_bytes_written",
+    "page_write_amp",
+    "page_space_amp",
+    "extent_bytes",
+    "delta_pages",
+    "mean_delta_pages",
+];
+
+#[test]
+fn rows_of_a_tree_have_the_figures_of_its_pages() {
+    let s = Scratch::new("pages");
+    let more = [
+        "--no-device",
+        "--pairs",
+        "1",
+        "--keys",
+        "3000",
+        "--engines",
+        "tree,basalt",
+        "--block-size",
+        "4K",
+        "--checkpoint-bytes",
+        "8K",
+    ];
+    let report = compare(&s, &["ingest"], &more);
+    let row = &report["results"][0];
+    for field in PAGE_FIELDS {
+        assert!(row[field].is_number(), "{field}: {row}");
+        assert!(report["results"][1].get(field).is_none(), "{field}");
+    }
+    for field in ["mapping_bytes", "mapped_pages", "system_checkpoints"] {
+        assert!(row[field].as_u64().unwrap() > 0, "{field}: {row}");
+    }
+    for field in ["system_log_per_user_byte", "page_write_amp", "write_amp"] {
+        assert!(row[field].as_f64().unwrap() > 0.0, "{field}: {row}");
+    }
+    assert!(row["space_amp"].as_f64().unwrap() >= 1.0, "{row}");
+    // A run that ends within its first windows has no deviation.
+    for row in report["results"].as_array().unwrap() {
+        let deviation = row["window_deviation"].as_f64();
+        let percent = row["window_deviation_percent"].as_f64();
+        assert_eq!(deviation.is_some(), percent.is_some(), "{row}");
+    }
+    let tree = &report["engines"][0]["configuration"]["pages"];
+    assert_eq!(tree["checkpoint_bytes"], 8192);
+    let args = [&["compare", "ingest"], &TINY[..], &more[..]].concat();
+    let (code, out, err) = s.run(&args);
+    assert_eq!(code, 0, "{err}");
+    for heading in ["mapping MiB", "mapped pages", "system log B/B"] {
+        assert!(out.contains(heading), "{heading}: {out}");
+    }
+}
+
 #[test]
 fn a_directory_is_loaded_and_exported_completely() {
     let s = Scratch::new("folder");

@@ -2,7 +2,7 @@
 //! of this engine alone.
 
 use super::space::SpaceWatch;
-use super::{Kind, RunRequest};
+use super::{Kind, RunRequest, page_metrics};
 use crate::Stop;
 use crate::counters::{Counters, Disk, Process, peak_rss, reset_peak_rss};
 use crate::data::Data;
@@ -367,6 +367,8 @@ impl Run<'_> {
             "configuration": configuration,
         });
         merge(&mut row, more);
+        let (before, after) = (stats.pages.as_ref(), stats_settled.pages.as_ref());
+        merge(&mut row, page_metrics(before, after, put_bytes));
         Ok(row)
     }
 
@@ -415,6 +417,7 @@ pub fn metrics(d: &Driven, units: u64) -> Value {
         "max_us": round(m.latency.max() as f64 / 1e3),
         "latency_us": curve(&m.latency),
         "window_deviation": relative_deviation(&windows).map(round),
+        "window_deviation_percent": relative_deviation(&windows).map(|d| round(100.0 * d)),
         "windows": windows.iter().map(|n| n.round()).collect::<Vec<_>>(),
         "puts": d.tally.puts,
         "gets": d.tally.gets,

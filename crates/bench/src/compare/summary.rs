@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 /// The metrics of a row in the summary: name, heading in the table, decimal digits, and whether the
 /// metric gets a ratio.
-const METRICS: [(&str, &str, usize, bool); 25] = [
+const METRICS: [(&str, &str, usize, bool); 30] = [
     ("ops_per_s", "ops/s", 0, true),
     ("mean_us", "mean us", 1, true),
     ("p50_us", "p50 us", 1, true),
@@ -17,10 +17,15 @@ const METRICS: [(&str, &str, usize, bool); 25] = [
     ("p999_us", "p99.9 us", 1, true),
     ("p9999_us", "p99.99 us", 0, true),
     ("max_us", "max us", 0, false),
-    ("window_deviation", "deviation", 3, true),
+    ("window_deviation", "deviation %", 1, true),
     ("write_amp", "write amp", 2, true),
     ("space_amp", "space amp", 2, true),
     ("space_amp_max", "space amp max", 2, true),
+    ("page_space_amp", "pages amp", 2, false),
+    ("mapping_bytes", "mapping MiB", 2, false),
+    ("mapped_pages", "mapped pages", 0, false),
+    ("system_log_per_user_byte", "system log B/B", 4, false),
+    ("system_log_bytes", "system log MiB", 2, false),
     ("device_reads_per_op", "reads/op", 3, true),
     ("device_read_bytes_per_op", "read B/op", 0, false),
     ("cpu_us_per_op", "CPU us/op", 2, true),
@@ -290,10 +295,10 @@ fn table_of(cells: &[&Cell<'_>], out: &mut String) {
         let mut middle = vec![cell.engine.to_string()];
         let mut range = vec![String::new()];
         for (figure, head, digits, _) in &figures {
-            let scale = if head.ends_with("MiB") {
-                f64::from(1 << 20)
-            } else {
-                1.0
+            let scale = match head {
+                head if head.ends_with("MiB") => f64::from(1 << 20),
+                head if head.ends_with('%') => 0.01,
+                _ => 1.0,
             };
             let mut values = cell.values(figure);
             values.sort_by(f64::total_cmp);

@@ -49,6 +49,9 @@ impl Basalt {
         if let Some(bytes) = budget.block_size {
             pages = pages.page_bytes(bytes as usize);
         }
+        if let Some(bytes) = budget.checkpoint_bytes {
+            pages = pages.checkpoint_bytes(bytes);
+        }
         Basalt::open_with(env, name, budget, Some(pages))
     }
 
@@ -209,6 +212,7 @@ impl Engine for Basalt {
             compaction_debt: Some(stats.compaction_debt),
             compactions: Some(stats.compactions),
             log_bytes: Some(stats.log_bytes),
+            pages: stats.pages().next().cloned(),
         }
     }
     fn accounting(&self) -> Option<FsStats> {

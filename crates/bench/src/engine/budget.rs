@@ -43,6 +43,10 @@ pub struct Budget {
     /// 256 to 256K [default: 4K, and 64K for pages]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub block_size: Option<u64>,
+    /// Take a system checkpoint of the engine tree when its system log has this many bytes
+    /// [default: 16M]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub checkpoint_bytes: Option<u64>,
     /// Keep Basalt's values of at least this many bytes in blob files; 0 for none. RocksDB's BlobDB
     /// has --rocksdb-option min_blob_size
     #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = parse_size)]

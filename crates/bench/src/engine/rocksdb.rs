@@ -296,7 +296,7 @@ impl Engine for Rocks {
             stall_us: text.as_deref().and_then(stall_us),
             compaction_debt: self.number(properties::ESTIMATE_PENDING_COMPACTION_BYTES),
             compactions: self.number(properties::NUM_RUNNING_COMPACTIONS),
-            log_bytes: None,
+            ..EngineStats::default()
         }
     }
     fn reads(&self) -> Read {
