@@ -10,6 +10,7 @@ mod args;
 mod directory;
 mod kind;
 mod page_metrics;
+mod restart;
 pub(crate) mod run;
 pub(crate) mod space;
 pub(crate) mod store;
@@ -22,7 +23,7 @@ pub use summary::Comparison;
 
 use crate::Stop;
 use crate::device::{Device, Measured};
-use crate::engine::{EngineName, host_directory, remove_tree};
+use crate::engine::{EngineName, host_directory, remove_tree, tree_bytes};
 use crate::flags::Switch;
 use crate::machine;
 use crate::pick::Distribution;
@@ -137,6 +138,7 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
             kind.word()
         )));
     }
+    check_durability(args)?;
     let fs = host_directory(&common.dir, common.budget.direct)?;
     let name = format!("compare-{}", rustix::process::getpid().as_raw_nonzero());
     fs.create_dir(Path::new(&name))?;
@@ -173,6 +175,16 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
     }
     ended?;
     Ok(comparison)
+}
+
+/// Returns an error if a workload needs data to survive a crash, and a flag gives it up.
+fn check_durability(args: &CompareArgs) -> Result<(), Stop> {
+    if args.no_log && args.workloads.contains(&Kind::Restart) {
+        return Err(Stop::new(
+            "restart reads back what the logs have, and --no-log writes none; leave one of the two out",
+        ));
+    }
+    Ok(())
 }
 
 struct Bench<'a> {
@@ -275,6 +287,17 @@ impl Bench<'_> {
             .then(|| self.filled(engine, self.value_size(kind)))
             .flatten();
         let dir = &self.args.common.dir;
+        if kind == Kind::Restart {
+            return self.restarted(Order {
+                engine,
+                kind,
+                threads,
+                store: own,
+                prepare: true,
+                pair,
+                label,
+            });
+        }
         let store = match filled {
             Some(filled) if kind.writes() => {
                 store::copy_tree(self.fs.as_ref(), dir, Path::new(filled), Path::new(&own))?;
@@ -298,6 +321,21 @@ impl Bench<'_> {
         if store == own {
             remove_tree(self.fs.as_ref(), Path::new(&own))?;
         }
+        Ok(row)
+    }
+
+    /// Loads a store in a process that is killed, and measures how the next process opens it.
+    fn restarted(&self, mut order: Order) -> Result<Value, Stop> {
+        let (fs, store) = (self.fs.as_ref(), order.store.clone());
+        let loaded = restart::load_and_kill(&order)?;
+        let path = Path::new(&store);
+        store::forget_tree(fs, &self.args.common.dir, path)?;
+        let disk_bytes = tree_bytes(fs, path)?;
+        order.prepare = false;
+        let mut row = self.process(&order)?;
+        merge(&mut row, loaded);
+        merge(&mut row, json!({"disk_bytes": disk_bytes}));
+        remove_tree(fs, path)?;
         Ok(row)
     }
 
@@ -405,18 +443,24 @@ pub(crate) fn interleaved<B>(
 /// results that it prints.
 pub(crate) fn process(engine: &str, variable: &str, order: &str) -> Result<Value, Stop> {
     let failed = |what: String| Stop::new(format!("the run of {engine} failed: {what}"));
-    let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
-    let out = Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .env(variable, order)
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
+    let out = same_program(variable, order)
+        .and_then(|mut command| command.stdin(Stdio::null()).output())
         .map_err(|e| failed(e.to_string()))?;
     if !out.status.success() {
         return Err(failed(format!("{} (its reason is above)", out.status)));
     }
     serde_json::from_slice(&out.stdout).map_err(|e| failed(e.to_string()))
+}
+
+/// Returns a command that runs this program again, with the same arguments and an order in the
+/// environment. Its errors appear among those of this process.
+fn same_program(variable: &str, order: &str) -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(std::env::args_os().skip(1))
+        .env(variable, order)
+        .stderr(Stdio::inherit());
+    Ok(command)
 }
 
 /// Returns the order of the runs as pairs of pair and engine. Every second pair runs in reverse, so

@@ -129,6 +129,8 @@ pub struct EngineStats {
     pub compactions: Option<u64>,
     /// Bytes on disk that are reserved for logs.
     pub log_bytes: Option<u64>,
+    /// Bytes of memtables. After a crash, the open rebuilds them from the log.
+    pub memtable_bytes: Option<u64>,
     /// Statistics of the tree of pages, of an engine that has one.
     pub pages: Option<PageTreeStats>,
 }

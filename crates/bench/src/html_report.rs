@@ -45,7 +45,7 @@ td,th{overflow-wrap:normal}td:first-child,th:first-child{text-align:left;overflo
 .no{color:var(--c1);font-weight:600}pre{white-space:pre-wrap;font-size:.75em}summary{cursor:pointer}";
 
 /// Metrics of the table below the charts, and their headings.
-const METRICS: [(&str, &str); 23] = [
+const METRICS: [(&str, &str); 25] = [
     ("ops_per_s", "operations/s"),
     ("p50_us", "p50, us"),
     ("p99_us", "p99, us"),
@@ -53,6 +53,8 @@ const METRICS: [(&str, &str); 23] = [
     ("p9999_us", "p99.99, us"),
     ("max_us", "slowest, us"),
     ("window_deviation", "deviation of 1 s windows"),
+    ("restart_seconds", "restart, s"),
+    ("replay_bytes", "replayed, bytes"),
     ("mapping_bytes", "mapping table, bytes"),
     ("mapped_pages", "mapped pages"),
     ("system_log_per_user_byte", "system log/byte put"),
@@ -284,6 +286,7 @@ fn section(value: &Value, engines: &[String], workload: &str, threads: u64, out:
             "space_amp",
             "Space amplification: bytes on disk a live byte",
         ),
+        ("restart_seconds", "Seconds from the open to the first get"),
         ("device_reads_per_op", "Device reads an operation"),
         ("peak_rss_bytes", "Peak memory, bytes"),
     ] {

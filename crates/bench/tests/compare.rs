@@ -301,6 +301,81 @@ fn rows_of_a_tree_have_the_figures_of_its_pages() {
     }
 }
 
+/// The fields of `restart`.
+const RESTART_FIELDS: [&str; 9] = [
+    "restart_seconds",
+    "open_seconds",
+    "load_seconds",
+    "put_bytes",
+    "disk_bytes",
+    "device_read_bytes",
+    "cpu_seconds",
+    "peak_rss_bytes",
+    "verified_keys",
+];
+
+/// Runs `restart` on `engines` with this write buffer, and returns the report. Each engine must
+/// find every key.
+fn restart(s: &Scratch, engines: &str, write_buffer: &str, more: &[&str]) -> Value {
+    let flags = [
+        "compare",
+        "restart",
+        "--pairs",
+        "1",
+        "--keys",
+        "5000",
+        "--cache",
+        "128K",
+        "--memory",
+        "256M",
+        "--engines",
+        engines,
+        "--write-buffer",
+        write_buffer,
+    ];
+    let report = s.json(&[&flags[..], more].concat());
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), engines.split(',').count());
+    for row in results {
+        for field in RESTART_FIELDS {
+            assert!(row[field].is_number(), "{field}: {row}");
+        }
+        assert_eq!(row["verified_keys"], 5000, "{row}");
+        // The last key is put twice.
+        assert_eq!(row["put_bytes"], 5001 * 1000, "{row}");
+        assert!(row["disk_bytes"].as_u64().unwrap() > 5_000_000, "{row}");
+        assert!(row["restart_seconds"].as_f64() >= row["open_seconds"].as_f64());
+    }
+    assert_eq!(
+        std::fs::read_dir(&s.0).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
+    report
+}
+
+/// A process that was killed leaves every acknowledged key to the next one, with flushes before the
+/// crash and without.
+#[test]
+fn a_restart_finds_every_acknowledged_key() {
+    let s = Scratch::new("restart");
+    let report = restart(&s, "tree,basalt", "64K", &["--batch", "10"]);
+    let row = &report["results"][0];
+    assert!(row["system_log_bytes_at_crash"].as_u64().unwrap() > 0);
+    let checkpoints = row["system_checkpoints_before_crash"].as_u64().unwrap();
+    let report = restart(&s, "tree,basalt,basalt-lava", "64M", &["--threads", "2"]);
+    for row in report["results"].as_array().unwrap() {
+        let replayed = row["replay_bytes"].as_u64().unwrap();
+        assert!(replayed > 5_000_000, "all keys are in memtables: {row}");
+    }
+    let row = &report["results"][0];
+    assert_eq!(row["system_checkpoints_before_crash"], checkpoints, "{row}");
+    restart(&s, "basalt", "64K", &["--sync", "on", "--batch", "1000"]);
+    let (code, _, err) = s.run(&["compare", "restart", "--no-log"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("--no-log writes none"), "{err}");
+}
+
 #[test]
 fn a_directory_is_loaded_and_exported_completely() {
     let s = Scratch::new("folder");
@@ -581,6 +656,27 @@ fn peers_run_every_workload_and_get_ratios() {
         let ratios = report["ratios"].as_array().unwrap();
         assert_eq!(ratios.iter().filter(is).count(), ALL.len(), "{peer}");
     }
+}
+
+/// Only in builds with the peer.
+#[cfg(feature = "peer-rocksdb")]
+#[test]
+fn a_restart_of_rocksdb_finds_every_acknowledged_key() {
+    let s = Scratch::new("restart-rocksdb");
+    let report = restart(&s, "tree,rocksdb", "64M", &[]);
+    let replayed = report["results"][1]["replay_bytes"].as_u64().unwrap();
+    assert!(
+        replayed > 5_000_000,
+        "all keys are in memtables: {replayed}"
+    );
+}
+
+/// Only in builds with the peers.
+#[cfg(all(feature = "peer-redb", feature = "peer-lmdb", feature = "peer-fjall"))]
+#[test]
+fn a_restart_of_peers_finds_every_acknowledged_key() {
+    let s = Scratch::new("restart-peers");
+    restart(&s, "redb,lmdb,fjall", "64K", &[]);
 }
 
 /// Only in builds with the peers: `cargo test -p basalt-bench --features peer-redb,peer-lmdb`.

@@ -27,6 +27,11 @@ pub enum Kind {
     Overwrite,
     /// Update a filled store as many times as it has keys (ArkDB's ingest-only)
     Ingest,
+    /// Put every key once in random order, kill the process, and time the open until the first get.
+    /// Values have 984 bytes by default, so the default keys are 1 GB. Memtables are flushed at
+    /// --write-buffer, which bounds the bytes that the open replays: with 2G (and --memory 8G) all
+    /// of the data is replayed. The engine tree takes no system checkpoint (--checkpoint-bytes)
+    Restart,
     /// Put keys durably
     DurablePut,
     /// Put keys durably at a fixed rate (60 MB/s by default), while four threads get
@@ -100,6 +105,7 @@ impl Kind {
                 | Kind::LoadSorted
                 | Kind::BulkSorted
                 | Kind::FillRandom
+                | Kind::Restart
                 | Kind::DurablePut
                 | Kind::FolderLoad
                 | Kind::FolderBulk
@@ -147,6 +153,8 @@ impl Kind {
     pub fn value_size(self) -> u64 {
         match self {
             Kind::DurablePut => 1024,
+            // With keys of 16 bytes, a million entries are 10^9 bytes.
+            Kind::Restart => 984,
             _ => 100,
         }
     }
@@ -159,6 +167,7 @@ impl Kind {
                 | Kind::LoadSorted
                 | Kind::BulkSorted
                 | Kind::FillRandom
+                | Kind::Restart
                 | Kind::ReadAbsent
                 | Kind::FolderLoad
                 | Kind::FolderBulk
@@ -190,7 +199,9 @@ impl Kind {
     pub fn until(self, asked: &RunRequest) -> (u64, Option<Duration>) {
         let common = &asked.args.common;
         let whole = match self {
-            Kind::Load | Kind::LoadSorted => Some(common.keys.div_ceil(asked.args.batch)),
+            Kind::Load | Kind::LoadSorted | Kind::Restart => {
+                Some(common.keys.div_ceil(asked.args.batch))
+            }
             Kind::FillRandom => Some(common.keys),
             Kind::FolderLoad => Some(asked.folder().len() as u64),
             Kind::BulkSorted | Kind::FolderBulk => Some(BULK_PARTS),
@@ -264,6 +275,7 @@ impl Kind {
             Kind::Load
             | Kind::LoadSorted
             | Kind::FillRandom
+            | Kind::Restart
             | Kind::Overwrite
             | Kind::Ingest
             | Kind::BulkSorted
@@ -294,11 +306,11 @@ impl Kind {
         let log = asked.log();
         let batch = asked.args.batch;
         match self {
-            Kind::Load | Kind::LoadSorted => Arc::new(move |w: &mut Worker, n| {
+            Kind::Load | Kind::LoadSorted | Kind::Restart => Arc::new(move |w: &mut Worker, n| {
                 let keys = w.data.keys();
                 let numbers = n * batch..((n + 1) * batch).min(keys);
                 match self {
-                    Kind::Load => {
+                    Kind::Load | Kind::Restart => {
                         let data = w.data.clone();
                         w.put_batch(numbers.map(|i| data.shuffled(i)), log)
                     }

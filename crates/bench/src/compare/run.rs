@@ -1,6 +1,7 @@
 //! One run of one engine in a process of its own. So its memory, processor time and bytes are those
 //! of this engine alone.
 
+use super::restart::NO_CHECKPOINT;
 use super::space::SpaceWatch;
 use super::{Kind, RunRequest, page_metrics};
 use crate::Stop;
@@ -50,7 +51,8 @@ pub struct Order {
     pub threads: usize,
     /// The store's directory below `--dir`.
     pub store: String,
-    /// True if the process makes a filled store and measures nothing.
+    /// True if the process makes a filled store and measures nothing. In `restart` it does not
+    /// close the store, and waits to be killed.
     pub prepare: bool,
     /// Number of the pair that the run belongs to, from 0.
     pub pair: u64,
@@ -119,25 +121,35 @@ pub fn run_one(asked: &RunRequest, order: &Order) -> Result<Value, Stop> {
         added: Arc::default(),
         progress: Progress::new(order.label.clone()),
     };
-    let engine = engine::open(order.engine, &common.dir, &order.store, &common.budget)?;
-    if order.prepare {
-        run.prepare(&engine)
-    } else {
-        run.measure(engine)
+    let mut budget = common.budget.clone();
+    if order.kind == Kind::Restart {
+        budget.checkpoint_bytes.get_or_insert(NO_CHECKPOINT);
+        if !order.prepare {
+            return run.restart(&budget);
+        }
+    }
+    let engine = engine::open(order.engine, &common.dir, &order.store, &budget)?;
+    match order.prepare {
+        true if order.kind == Kind::Restart => run.load_and_wait(&engine),
+        true => run.prepare(&engine),
+        false => run.measure(engine),
     }
 }
 
-struct Run<'a> {
-    asked: &'a RunRequest<'a>,
-    order: &'a Order,
-    data: Data,
-    clock: Clock,
+/// The state of one run.
+pub(super) struct Run<'a> {
+    pub(super) asked: &'a RunRequest<'a>,
+    pub(super) order: &'a Order,
+    pub(super) data: Data,
+    pub(super) clock: Clock,
     added: Arc<AtomicU64>,
     progress: Progress,
 }
 
 impl Run<'_> {
-    fn drive(
+    /// Runs groups at once until the first is done or `time` is over. Another `salt` gives other
+    /// operations.
+    pub(super) fn drive(
         &self,
         engine: &Arc<dyn Engine>,
         salt: u64,

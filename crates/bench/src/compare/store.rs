@@ -68,7 +68,7 @@ fn forget(fd: &OwnedFd) {
     let _ = rustix::fs::fadvise(fd, 0, None, Advice::DontNeed);
 }
 
-/// Removes every file below `dir`/`path` from the page cache.
+/// Writes every file below `dir`/`path` to the device, and removes it from the page cache.
 pub fn forget_tree(fs: &dyn FileSystem, dir: &Path, path: &Path) -> Result<(), Stop> {
     for entry in fs.list(path)? {
         let inner = path.join(&entry.name);
@@ -79,6 +79,14 @@ pub fn forget_tree(fs: &dyn FileSystem, dir: &Path, path: &Path) -> Result<(), S
             OFlags::RDONLY | OFlags::CLOEXEC,
             Mode::empty(),
         ) {
+            // The kernel keeps pages that it has not written yet.
+            rustix::fs::fsync(&fd).map_err(|e| {
+                Stop::new(format!(
+                    "cannot sync {}: {}",
+                    dir.join(&inner).display(),
+                    std::io::Error::from(e)
+                ))
+            })?;
             forget(&fd);
         }
     }

@@ -9,7 +9,10 @@ use std::fmt::Write;
 
 /// The metrics of a row in the summary: name, heading in the table, decimal digits, and whether the
 /// metric gets a ratio.
-const METRICS: [(&str, &str, usize, bool); 30] = [
+const METRICS: [(&str, &str, usize, bool); 34] = [
+    ("restart_seconds", "restart s", 3, true),
+    ("open_seconds", "open s", 3, false),
+    ("replay_bytes", "replayed MiB", 1, false),
     ("ops_per_s", "ops/s", 0, true),
     ("mean_us", "mean us", 1, true),
     ("p50_us", "p50 us", 1, true),
@@ -38,6 +41,7 @@ const METRICS: [(&str, &str, usize, bool); 30] = [
     ("debt_bytes_start", "debt before MiB", 0, false),
     ("debt_bytes_end", "debt after MiB", 0, false),
     ("settle_seconds", "settle s", 1, false),
+    ("disk_bytes", "disk MiB", 1, false),
     ("seconds_settled", "in all s", 1, true),
     ("device_ratio", "of device", 2, false),
 ];

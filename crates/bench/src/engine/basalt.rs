@@ -212,6 +212,7 @@ impl Engine for Basalt {
             compaction_debt: Some(stats.compaction_debt),
             compactions: Some(stats.compactions),
             log_bytes: Some(stats.log_bytes),
+            memtable_bytes: Some(stats.memtable_bytes),
             pages: stats.pages().next().cloned(),
         }
     }

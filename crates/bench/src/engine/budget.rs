@@ -44,7 +44,7 @@ pub struct Budget {
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub block_size: Option<u64>,
     /// Take a system checkpoint of the engine tree when its system log has this many bytes
-    /// [default: 16M]
+    /// [default: 16M; in restart so many that none is taken]
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub checkpoint_bytes: Option<u64>,
     /// Keep Basalt's values of at least this many bytes in blob files; 0 for none. RocksDB's BlobDB

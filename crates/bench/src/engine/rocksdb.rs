@@ -296,6 +296,7 @@ impl Engine for Rocks {
             stall_us: text.as_deref().and_then(stall_us),
             compaction_debt: self.number(properties::ESTIMATE_PENDING_COMPACTION_BYTES),
             compactions: self.number(properties::NUM_RUNNING_COMPACTIONS),
+            memtable_bytes: self.number(properties::CUR_SIZE_ALL_MEM_TABLES),
             ..EngineStats::default()
         }
     }
