@@ -13,7 +13,6 @@ mod page_metrics;
 mod restart;
 pub(crate) mod run;
 pub(crate) mod space;
-pub(crate) mod store;
 pub(crate) mod summary;
 mod targets;
 
@@ -22,6 +21,7 @@ pub use kind::Kind;
 pub use summary::Comparison;
 
 use crate::Stop;
+use crate::cold_files;
 use crate::device::{Device, Measured};
 use crate::engine::{EngineName, host_directory, remove_tree, tree_bytes};
 use crate::flags::Switch;
@@ -177,14 +177,31 @@ pub fn compare(args: &CompareArgs) -> Result<Comparison, Stop> {
     Ok(comparison)
 }
 
-/// Returns an error if a workload needs data to survive a crash, and a flag gives it up.
+/// Returns an error if a workload needs data to survive a crash, and the engine or a flag gives it
+/// up.
 fn check_durability(args: &CompareArgs) -> Result<(), Stop> {
+    let common = &args.common;
     if args.no_log && args.workloads.contains(&Kind::Restart) {
         return Err(Stop::new(
             "restart reads back what the logs have, and --no-log writes none; leave one of the two out",
         ));
     }
-    Ok(())
+    let Some(volatile) = common.engines.iter().find(|e| e.is_volatile()) else {
+        return Ok(());
+    };
+    let volatile = volatile.word();
+    if common.sync == Switch::On {
+        return Err(Stop::new(format!(
+            "--sync on asks for puts that survive a crash, and {volatile} loses its puts; leave one of the two out"
+        )));
+    }
+    match args.workloads.iter().find(|k| k.needs_durability()) {
+        None => Ok(()),
+        Some(kind) => Err(Stop::new(format!(
+            "{} is for data that survive a crash, and {volatile} loses its puts; leave one of the two out",
+            kind.word()
+        ))),
+    }
 }
 
 struct Bench<'a> {
@@ -300,11 +317,11 @@ impl Bench<'_> {
         }
         let store = match filled {
             Some(filled) if kind.writes() => {
-                store::copy_tree(self.fs.as_ref(), dir, Path::new(filled), Path::new(&own))?;
+                cold_files::copy_tree(self.fs.as_ref(), dir, Path::new(filled), Path::new(&own))?;
                 own.clone()
             }
             Some(filled) => {
-                store::forget_tree(self.fs.as_ref(), dir, Path::new(filled))?;
+                cold_files::forget_tree(self.fs.as_ref(), dir, Path::new(filled))?;
                 filled.to_string()
             }
             None => own.clone(),
@@ -329,7 +346,7 @@ impl Bench<'_> {
         let (fs, store) = (self.fs.as_ref(), order.store.clone());
         let loaded = restart::load_and_kill(&order)?;
         let path = Path::new(&store);
-        store::forget_tree(fs, &self.args.common.dir, path)?;
+        cold_files::forget_tree(fs, &self.args.common.dir, path)?;
         let disk_bytes = tree_bytes(fs, path)?;
         order.prepare = false;
         let mut row = self.process(&order)?;

@@ -4,11 +4,15 @@
 //! was not built, the error says how to build it.
 
 mod basalt;
+#[cfg(feature = "peer-bf-tree")]
+mod bf_tree;
 mod budget;
 #[cfg(feature = "peer-fjall")]
 mod fjall;
 #[cfg(feature = "peer-lmdb")]
 mod lmdb;
+#[cfg(feature = "peer-mace")]
+mod mace;
 #[cfg(feature = "peer-redb")]
 mod redb;
 #[cfg(feature = "peer-rocksdb")]
@@ -24,7 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) use basalt::environment;
-pub use budget::{Budget, Compression};
+pub use budget::{Budget, Compression, StoreUse};
 #[cfg(feature = "peer-rocksdb")]
 pub(crate) use rocksdb::options_file;
 
@@ -52,6 +56,10 @@ pub enum EngineName {
     Redb,
     /// LMDB, a copy-on-write B-tree in mapped memory (needs the feature peer-lmdb)
     Lmdb,
+    /// mace-kv, a tree of pages with deltas (needs the feature peer-mace)
+    Mace,
+    /// Bf-Tree, for workloads whose data need not survive a crash (needs the feature peer-bf-tree)
+    BfTree,
 }
 
 impl EngineName {
@@ -68,7 +76,14 @@ impl EngineName {
             EngineName::Fjall => "fjall",
             EngineName::Redb => "redb",
             EngineName::Lmdb => "lmdb",
+            EngineName::Mace => "mace",
+            EngineName::BfTree => "bf-tree",
         }
+    }
+
+    /// Returns true if a crash of the process loses the puts of the engine.
+    pub fn is_volatile(self) -> bool {
+        self == EngineName::BfTree
     }
 
     /// Returns an error that says how to build an engine, if this program was built without it.
@@ -82,6 +97,8 @@ impl EngineName {
             EngineName::Fjall => ("fjall", cfg!(feature = "peer-fjall")),
             EngineName::Redb => ("redb", cfg!(feature = "peer-redb")),
             EngineName::Lmdb => ("lmdb", cfg!(feature = "peer-lmdb")),
+            EngineName::Mace => ("mace", cfg!(feature = "peer-mace")),
+            EngineName::BfTree => ("bf-tree", cfg!(feature = "peer-bf-tree")),
         };
         if built {
             return Ok(());
@@ -264,18 +281,24 @@ pub fn open(
         EngineName::Redb => Ok(Arc::new(redb::Redb::open(&dir.join(name), budget)?)),
         #[cfg(feature = "peer-lmdb")]
         EngineName::Lmdb => Ok(Arc::new(lmdb::Lmdb::open(&dir.join(name), budget)?)),
+        #[cfg(feature = "peer-mace")]
+        EngineName::Mace => Ok(Arc::new(mace::MaceStore::open(&dir.join(name), budget)?)),
+        #[cfg(feature = "peer-bf-tree")]
+        EngineName::BfTree => Ok(Arc::new(bf_tree::BfStore::open(&dir.join(name), budget)?)),
         #[cfg(not(all(
             feature = "peer-rocksdb",
             feature = "peer-fjall",
             feature = "peer-redb",
-            feature = "peer-lmdb"
+            feature = "peer-lmdb",
+            feature = "peer-mace",
+            feature = "peer-bf-tree"
         )))]
         _ => Err(Stop::new("an engine that was not built was let through")),
     }
 }
 
 /// Returns an error if the flags ask for compression. It is for engines that have none.
-#[cfg(any(feature = "peer-redb", feature = "peer-lmdb"))]
+#[cfg(any(feature = "peer-redb", feature = "peer-lmdb", feature = "peer-bf-tree"))]
 fn refuse_compression(engine: &str, budget: &Budget) -> Result<(), Stop> {
     match budget.compression {
         Compression::None => Ok(()),
@@ -290,6 +313,8 @@ fn refuse_compression(engine: &str, budget: &Budget) -> Result<(), Stop> {
     feature = "peer-fjall",
     feature = "peer-redb",
     feature = "peer-lmdb",
+    feature = "peer-mace",
+    feature = "peer-bf-tree",
     feature = "peer-raft-engine",
     feature = "peer-raft-log"
 ))]

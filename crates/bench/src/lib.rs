@@ -7,15 +7,16 @@
 //! Modules: [`args`] the whole command line, of which each module below defines its own flags;
 //! [`engine`] the interface of engines; [`data`] keys and values by seed, with [`sizes`] and
 //! [`pick`]; [`drive`] threads that run operations; [`workload`] workloads on one engine;
-//! [`compare`] comparison of engines; [`logs`] of log engines; [`files`] comparison of filesystems;
-//! [`device`] the device without an engine; [`counters`] bytes by the process's and by the kernel's
-//! counters; [`statistics`] medians and intervals; [`machine`] facts about the machine; [`report`]
-//! tables and JSON; [`html_report`] charts; [`flags`] values of flags; [`progress`] the progress
-//! line.
+//! [`compare`] comparison of engines; [`logs`] of log engines; [`files`] comparison of
+//! filesystems; [`device`] the device without an engine; [`cold_files`] copies that are not in the
+//! page cache; [`counters`] bytes by the process's and by the kernel's counters; [`statistics`]
+//! medians and intervals; [`machine`] facts about the machine; [`report`] tables and JSON;
+//! [`html_report`] charts; [`flags`] values of flags; [`progress`] the progress line.
 
 #![deny(missing_docs)]
 
 pub mod args;
+pub mod cold_files;
 pub mod compare;
 pub mod counters;
 pub mod data;

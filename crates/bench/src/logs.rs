@@ -15,6 +15,7 @@ pub use store::{LogEngineName, LogStore};
 pub use workload::LogWorkload;
 
 use crate::Stop;
+use crate::cold_files;
 use crate::compare::{self, Comparison, Done, Step};
 use crate::device::{Device, Measured};
 use crate::engine::{host_directory, remove_tree};
@@ -161,11 +162,11 @@ impl Bench<'_> {
             // Recovery changes the store.
             Some(filled) if case.workload == LogWorkload::Recover => {
                 let (from, to) = (Path::new(filled), Path::new(&own));
-                compare::store::copy_tree(self.fs.as_ref(), dir, from, to)?;
+                cold_files::copy_tree(self.fs.as_ref(), dir, from, to)?;
                 own.clone()
             }
             Some(filled) => {
-                compare::store::forget_tree(self.fs.as_ref(), dir, Path::new(filled))?;
+                cold_files::forget_tree(self.fs.as_ref(), dir, Path::new(filled))?;
                 filled.to_string()
             }
             None => own.clone(),

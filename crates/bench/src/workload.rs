@@ -201,12 +201,10 @@ impl Bench<'_> {
     }
 
     fn open(&self) -> Result<Arc<dyn Engine>, Stop> {
-        engine::open(
-            self.engine,
-            &self.common.dir,
-            &self.name,
-            &self.common.budget,
-        )
+        let mut budget = self.common.budget.clone();
+        let durable = matches!(self.workload, Workload::DurablePut(_));
+        budget.store_use.synced = durable || self.common.sync == Switch::On;
+        engine::open(self.engine, &self.common.dir, &self.name, &budget)
     }
 
     /// Closes the store and removes it, unless the flags keep it.

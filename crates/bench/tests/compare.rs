@@ -545,20 +545,34 @@ fn a_comparison_that_is_not_possible_is_refused_with_its_reason() {
         assert_eq!(code, 2, "{args:?}");
         assert!(err.contains(says), "{args:?}: {err}");
     }
-    for peer in [
-        "rocksdb",
-        "rocksdb-blob",
-        "rocksdb-blob-forced",
-        "rocksdb-blob-direct",
+    for (peer, feature, is_built) in [
+        ("rocksdb", "peer-rocksdb", cfg!(feature = "peer-rocksdb")),
+        (
+            "rocksdb-blob",
+            "peer-rocksdb",
+            cfg!(feature = "peer-rocksdb"),
+        ),
+        (
+            "rocksdb-blob-forced",
+            "peer-rocksdb",
+            cfg!(feature = "peer-rocksdb"),
+        ),
+        (
+            "rocksdb-blob-direct",
+            "peer-rocksdb",
+            cfg!(feature = "peer-rocksdb"),
+        ),
+        ("mace", "peer-mace", cfg!(feature = "peer-mace")),
+        ("bf-tree", "peer-bf-tree", cfg!(feature = "peer-bf-tree")),
     ] {
-        if cfg!(feature = "peer-rocksdb") {
-            break;
+        if is_built {
+            continue;
         }
         let engines = format!("basalt,{peer}");
         let (code, _, err) = s.run(&["compare", "overwrite", "--engines", &engines]);
         assert_eq!(code, 2);
         assert!(
-            err.contains("--features peer-rocksdb`") && err.contains("docs/benchmarks.md"),
+            err.contains(&format!("--features {feature}`")) && err.contains("docs/benchmarks.md"),
             "{err}"
         );
     }
@@ -669,6 +683,48 @@ fn a_restart_of_rocksdb_finds_every_acknowledged_key() {
         replayed > 5_000_000,
         "all keys are in memtables: {replayed}"
     );
+}
+
+/// Only in builds with the peers: `cargo test -p basalt-bench --features peer-mace,peer-redb`.
+#[cfg(feature = "peer-mace")]
+#[test]
+fn mace_runs_every_workload() {
+    let s = Scratch::new("mace");
+    let more = ["--no-device", "--pairs", "1", "--keys", "1500"];
+    let more = [&more[..], &["--ops", "300", "--engines", "tree,mace"]].concat();
+    let report = compare(&s, &ALL, &more);
+    assert_eq!(report["results"].as_array().unwrap().len(), 2 * ALL.len());
+    let name = report["engines"][1]["name"].as_str().unwrap();
+    assert!(name.starts_with("mace 0.2."), "{name}");
+    restart(&s, "tree,mace", "8M", &[]);
+    restart(&s, "mace", "8M", &["--sync", "on"]);
+}
+
+/// Only in builds with the peer.
+#[cfg(feature = "peer-bf-tree")]
+#[test]
+fn bf_tree_runs_every_workload_that_a_crash_may_undo() {
+    let s = Scratch::new("bf-tree");
+    let durable = ["durable-put", "durable-put-while-reading"];
+    let workloads: Vec<&str> = ALL.into_iter().filter(|w| !durable.contains(w)).collect();
+    let more = ["--no-device", "--pairs", "1", "--keys", "1500"];
+    let more = [&more[..], &["--ops", "300", "--engines", "tree,bf-tree"]].concat();
+    let report = compare(&s, &workloads, &more);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2 * workloads.len());
+    let name = report["engines"][1]["name"].as_str().unwrap();
+    assert!(name.starts_with("bf-tree 0.5."), "{name}");
+    for (workload, flag) in [
+        ("durable-put", "off"),
+        ("restart", "off"),
+        ("bulk-sorted", "off"),
+        ("overwrite", "on"),
+    ] {
+        let args = ["compare", workload, "--engines", "bf-tree", "--sync", flag];
+        let (code, _, err) = s.run(&args);
+        assert_eq!(code, 2, "{args:?}");
+        assert!(err.contains("bf-tree loses its puts"), "{args:?}: {err}");
+    }
 }
 
 /// Only in builds with the peers.

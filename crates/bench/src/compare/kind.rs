@@ -141,6 +141,16 @@ impl Kind {
         self.is_on_filled() && !matches!(self, Kind::Overwrite | Kind::Ingest)
     }
 
+    /// Returns true if the measured puts are synced with any --sync.
+    pub fn is_durable_put(self) -> bool {
+        matches!(self, Kind::DurablePut | Kind::DurablePutWhileReading)
+    }
+
+    /// Returns true if data of the workload must survive a crash with any --sync.
+    pub fn needs_durability(self) -> bool {
+        self.is_durable_put() || matches!(self, Kind::BulkSorted | Kind::FolderBulk | Kind::Restart)
+    }
+
     /// Returns true if an operation is a batch of entries. Rates then count entries.
     pub fn is_batched(self) -> bool {
         matches!(

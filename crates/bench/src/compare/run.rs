@@ -8,7 +8,8 @@ use crate::Stop;
 use crate::counters::{Counters, Disk, Process, peak_rss, reset_peak_rss};
 use crate::data::Data;
 use crate::drive::{Driven, Driver, Group, Presence, Worker};
-use crate::engine::{self, Engine, EngineName, Log, Read, host_directory, tree_bytes};
+use crate::engine::{self, Engine, EngineName, Log, Read, StoreUse, host_directory, tree_bytes};
+use crate::flags::Switch;
 use crate::pick::Distribution;
 use crate::progress::Progress;
 use crate::report::round;
@@ -31,6 +32,8 @@ const STEADY: u64 = 3;
 /// Write buffers that are filled before durable puts are measured, so that engines that recycle
 /// logs are recycling them.
 const WARM_BUFFERS: u64 = 6;
+/// Puts in a batch of that fill.
+const WARM_BATCH: u64 = 100;
 /// A store that fits into the cache is read whole before it is measured, for at most this time.
 const WARM_ALL: Duration = Duration::from_secs(120);
 
@@ -122,6 +125,10 @@ pub fn run_one(asked: &RunRequest, order: &Order) -> Result<Value, Stop> {
         progress: Progress::new(order.label.clone()),
     };
     let mut budget = common.budget.clone();
+    budget.store_use = StoreUse {
+        synced: common.sync == Switch::On || order.kind.is_durable_put(),
+        reopened: order.prepare,
+    };
     if order.kind == Kind::Restart {
         budget.checkpoint_bytes.get_or_insert(NO_CHECKPOINT);
         if !order.prepare {
@@ -227,16 +234,21 @@ impl Run<'_> {
             // Keys are overwritten in turn until all data was overwritten twice. So space is reused
             // from the first measured put on.
             let rounds = if cyclic { 3 * self.data.keys() } else { 0 };
+            let puts = rounds.max(WARM_BUFFERS * budget.write_buffer / entry.max(1));
+            // The puts come in batches, because mace syncs each commit of this run.
             let fill = Group {
                 threads: 1,
-                ops: rounds.max(WARM_BUFFERS * budget.write_buffer / entry.max(1)),
+                ops: puts.div_ceil(WARM_BATCH),
                 write_rate: 0,
                 op: Arc::new(move |w: &mut Worker, n| {
-                    let n = match cyclic {
-                        true => w.data.shuffled(n),
-                        false => w.random.below(w.data.keys()),
-                    };
-                    w.put(n, Log::Unsynced)
+                    let data = w.data.clone();
+                    let random = w.random.clone();
+                    let numbers = n * WARM_BATCH..(n + 1) * WARM_BATCH;
+                    let numbers = numbers.map(|n| match cyclic {
+                        true => data.shuffled(n),
+                        false => random.below(data.keys()),
+                    });
+                    w.put_batch(numbers, Log::Unsynced)
                 }),
             };
             self.drive(engine, 3, &[fill], None)?;

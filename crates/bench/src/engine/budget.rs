@@ -61,6 +61,27 @@ pub struct Budget {
     /// Set an option of RocksDB by its own name, over those of docs/benchmarks.md; may be repeated
     #[arg(long = "rocksdb-option", value_name = "NAME=VALUE")]
     pub rocksdb_options: Vec<String>,
+    /// What the run does with its store. It follows from the workload; no flag sets it.
+    #[arg(skip)]
+    pub store_use: StoreUse,
+}
+
+/// What a run does with its store, for engines that must know it when they open the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreUse {
+    /// True if the measured puts are synced. mace chooses this for all puts of an open store.
+    pub synced: bool,
+    /// True if the store is opened again after it was closed. Bf-Tree then needs a snapshot.
+    pub reopened: bool,
+}
+
+impl Default for StoreUse {
+    fn default() -> StoreUse {
+        StoreUse {
+            synced: false,
+            reopened: true,
+        }
+    }
 }
 
 impl Budget {

@@ -1,4 +1,4 @@
-//! Filled stores: each engine makes one, and runs that change it get a copy.
+//! Copies of stores, and files that leave the page cache, so that every run begins cold.
 
 use crate::Stop;
 use basalt::fs::FileSystem;
@@ -28,7 +28,8 @@ pub fn copy_tree(fs: &dyn FileSystem, dir: &Path, from: &Path, to: &Path) -> Res
     Ok(())
 }
 
-fn copy_file(from: &Path, to: &Path) -> Result<(), Errno> {
+/// Copies a file to `to`, which must not exist. On return neither is in the page cache.
+pub(crate) fn copy_file(from: &Path, to: &Path) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let from = rustix::fs::open(from, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let to = rustix::fs::open(to, flags, Mode::from_raw_mode(0o600))?;
