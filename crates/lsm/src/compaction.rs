@@ -47,8 +47,8 @@ pub use outcome::{Outcome, combine};
 pub use output::table_options;
 pub(crate) use output::{MergeSink, internal_key_of};
 pub use pick::{
-    BYTES_A_READ, Claim, CompactionReason, OutputRange, PickContext, Plan, RangePlan,
-    compaction_debt, level_targets, paid_by_reads, pick, plan_range, scores, still_before_rewrite,
+    Claim, CompactionReason, OutputRange, PickContext, Plan, RangePlan, compaction_debt,
+    level_targets, paid_by_reads, pick, plan_range, scores,
 };
 pub use relocation_pick::{RelocationCandidates, RelocationSet};
 pub use run::{CompactionJob, run};

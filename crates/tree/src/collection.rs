@@ -2,19 +2,22 @@
 //! are erased (ArkDB, section 4.2). Pages are defragmented on the way.
 
 use crate::compaction::{consolidate, note_hidden};
-use crate::cursor::LeafCursor;
+use crate::cursor::{LeafCursor, refs_of};
 use crate::entries::DroppedEntry;
 use crate::mapping::{Change, Pages, State};
 use crate::page::{Page, PageKind};
 use crate::page_format::{PAGE_HEADER, PageBuilder, stored_len};
 use crate::page_id::PageId;
-use crate::page_reads::LoadedPages;
+use crate::page_reads::{LoadedPages, PageRef};
 use crate::storage::{PageWriteCause, PageWriter, Storage};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
-use basalt_fs::Result;
+use basalt_fs::{ErrorKind, Result};
 use basalt_stream::ExtentId;
 use std::collections::BTreeSet;
+
+/// Leaves that one transaction merges for readers. Their pages are in memory at once.
+const MERGED_AT_ONCE: usize = 128;
 
 impl Storage {
     /// Collects the garbage of extents that have too much, as long as `goes_on` returns true, and
@@ -132,7 +135,10 @@ impl Storage {
         };
         let mut builder = PageBuilder::new(page.kind, page.level);
         let mut replaced = 0;
-        if page.kind == PageKind::Leaf && self.merge_into(&pages, &mut builder, &mut tx.dropped)? {
+        let loaded = LoadedPages::from([(id, page.clone())]);
+        if page.kind == PageKind::Leaf
+            && self.merge_into(&pages, &loaded, &mut builder, &mut tx.dropped)?
+        {
             replaced = pages.deltas.len() as u32;
         } else {
             builder = PageBuilder::new(page.kind, page.level);
@@ -174,14 +180,14 @@ impl Storage {
     fn merge_into(
         &self,
         pages: &Pages,
+        loaded: &LoadedPages,
         builder: &mut PageBuilder,
         dropped: &mut Vec<DroppedEntry>,
     ) -> Result<bool> {
         let most = self.options.page_bytes + self.options.page_bytes / 4;
-        let loaded = LoadedPages::new();
         let before = dropped.len();
-        note_hidden(self, Some(pages.base), &pages.deltas, &loaded, dropped)?;
-        let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, &loaded)?;
+        note_hidden(self, Some(pages.base), &pages.deltas, loaded, dropped)?;
+        let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, loaded)?;
         builder.as_of = cursor.as_of();
         while cursor.next(self)? {
             let (kind, value) = cursor.entry();
@@ -196,6 +202,86 @@ impl Storage {
             }
         }
         Ok(true)
+    }
+
+    /// Merges the pages of the leaves that readers have paid for, as long as `goes_on` returns
+    /// true. No index page is written for it, unless a leaf has too much for one page.
+    pub fn merge_paid(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let mut failed = None;
+        while goes_on() {
+            let leaves = self.paid.take(MERGED_AT_ONCE);
+            if leaves.is_empty() {
+                break;
+            }
+            match self.merge_leaves(&leaves) {
+                // A leaf that cannot be read keeps no other one from its merge.
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    for leaf in leaves {
+                        match self.merge_leaves(&[leaf]) {
+                            Err(e) if e.kind() == ErrorKind::Corruption => {
+                                failed = failed.or(Some(e));
+                            }
+                            merged => merged?,
+                        }
+                    }
+                }
+                merged => merged?,
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn merge_leaves(&self, leaves: &[PageId]) -> Result<()> {
+        let maintenance = self.maintenance.lock();
+        let view = self.view();
+        let states = leaves
+            .iter()
+            .map(|key| (*key, self.mapping.get(*key, view.time)));
+        // Others may have merged a leaf meanwhile.
+        let fragmented: Vec<(PageId, Pages)> = states
+            .filter_map(|(key, state)| match state {
+                State::Live(pages) if !pages.deltas.is_empty() => Some((key, pages)),
+                _ => None,
+            })
+            .collect();
+        let refs = fragmented.iter();
+        let refs = refs.flat_map(|(_, pages)| refs_of(Some(pages.base), &pages.deltas));
+        let refs: Vec<PageRef> = refs.collect();
+        let read = self.read_pages(&refs)?;
+        let loaded: LoadedPages = refs.into_iter().map(|(_, id)| id).zip(read).collect();
+        let mut writer = PageWriter::new(self, StreamKind::Base);
+        writer.cause = PageWriteCause::Compaction;
+        let mut tx = SystemTx::default();
+        let (mut to_split, mut merged) = (Vec::new(), Vec::new());
+        for (key, pages) in fragmented {
+            let mut builder = PageBuilder::new(PageKind::Leaf, 0);
+            // A root has no parent that would name it by its old id.
+            if view.root.id == key
+                || !self.merge_into(&pages, &loaded, &mut builder, &mut tx.dropped)?
+            {
+                to_split.push(key);
+                continue;
+            }
+            writer.add(&mut builder, key)?;
+            merged.push((key, pages.deltas.len() as u32));
+        }
+        let bases = writer.finish()?;
+        let changes = merged.into_iter().zip(bases);
+        tx.changes = changes
+            .map(|((key, replaced), base)| Change::Overwrite {
+                key,
+                replaced,
+                base,
+            })
+            .collect();
+        if !tx.changes.is_empty() {
+            self.commit(&tx)?;
+        }
+        drop((writer, view, maintenance));
+        for key in to_split {
+            self.rewrite_around(key)?;
+        }
+        Ok(())
     }
 
     /// Writes the delta pages of all chains again that have one in a victim.
@@ -235,7 +321,10 @@ impl Storage {
             }
             let mut builder = PageBuilder::new(PageKind::Leaf, 0);
             // A root has no parent that would name it by its old id.
-            if view.root.id == key || !self.merge_into(&pages, &mut builder, &mut tx.dropped)? {
+            let loaded = LoadedPages::new();
+            if view.root.id == key
+                || !self.merge_into(&pages, &loaded, &mut builder, &mut tx.dropped)?
+            {
                 to_split.push(key);
                 continue;
             }

@@ -39,8 +39,6 @@ const LEAVES_AHEAD: usize = 32;
 enum Rewrites {
     Nothing,
     Leaf(PageId),
-    /// All leaves of the index page that have delta pages.
-    Fragmented,
     /// All leaves of the index page.
     All,
 }
@@ -90,22 +88,6 @@ impl Storage {
             None => Ok(false),
             Some(prepared) => self.commit_prepared(&prepared).map(|_| true),
         }
-    }
-
-    /// Writes all leaves again that have delta pages, as long as `goes_on` returns true. A read of
-    /// such a leaf then visits one page.
-    ///
-    /// Errors: those of reading and of [`Storage::commit`]; what was written stays so.
-    pub fn rewrite_fragmented(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
-        for key in self.mapping.with_deltas(1) {
-            if !goes_on() {
-                break;
-            }
-            if let Some(prepared) = self.prepare_around(key, Rewrites::Fragmented)? {
-                self.commit_prepared(&prepared)?;
-            }
-        }
-        Ok(())
     }
 
     /// Writes the pages of a compaction, without a commit. If `rewrites` is true, the compaction
@@ -342,7 +324,6 @@ impl<'a> Compaction<'a> {
         let rewrites = match self.rewrites {
             Rewrites::Nothing => false,
             Rewrites::Leaf(leaf) => leaf == key,
-            Rewrites::Fragmented => !pages.deltas.is_empty(),
             Rewrites::All => true,
         };
         if !rewrites && !self.storage.is_due(pages) {

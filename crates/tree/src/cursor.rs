@@ -1,11 +1,12 @@
 //! Reads of the page tree: the way down to a leaf, points, and the merged entries of a range.
 
-use crate::mapping::{Delta, Pages};
+use crate::mapping::{Delta, Pages, State};
 use crate::page::{Page, PageKind};
 use crate::page_format::PageHead;
 use crate::page_id::PageId;
 use crate::page_reads::{LoadedPages, PageRef, PartReads, Want};
 use crate::page_source::Source;
+use crate::paid_leaves::merge_cost;
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
@@ -110,6 +111,16 @@ impl Storage {
     }
 }
 
+impl Storage {
+    /// Notes that a reader of a leaf has read so many parts of delta pages from the device, which
+    /// it would not have read without delta pages.
+    fn note_delta_reads(&self, view: &View, leaf: PageId, reads: u64) {
+        if let State::Live(pages) = self.mapping.get(leaf, view.time) {
+            self.paid.note(leaf, merge_cost(&pages), reads);
+        }
+    }
+}
+
 /// The pages that a lookup still has to search, the newest one first.
 type PagesToRead = SmallVec<[PageRef; 9]>;
 
@@ -118,7 +129,8 @@ pub(crate) type KindAndValue = Option<(u8, Bytes)>;
 
 /// Progress of a lookup.
 enum Lookup {
-    Found(KindAndValue),
+    /// The entry, if there is one, and the number of the page that has it.
+    Found(KindAndValue, usize),
     /// These parts must be read first.
     Needs(Vec<Want>),
 }
@@ -143,16 +155,16 @@ fn look_up(parts: &PartReads<'_>, refs: &[PageRef], key: &[u8]) -> Result<Lookup
             return Ok(Lookup::Needs(vec![Want::Block(*of, head, number)]));
         };
         if let Some(found) = entry_of(&block?, key) {
-            return Ok(Lookup::Found(Some(found)));
+            return Ok(Lookup::Found(Some(found), n));
         }
     }
-    Ok(Lookup::Found(None))
+    Ok(Lookup::Found(None, refs.len()))
 }
 
 impl Storage {
     /// Returns the pages of the leaf that may have a key, the newest one first.
-    fn pages_for(&self, view: &View, key: &[u8]) -> Result<PagesToRead> {
-        let pages = self.pages_of(view, self.leaf_of(view, key)?)?;
+    fn pages_for(&self, view: &View, leaf: PageId, key: &[u8]) -> Result<PagesToRead> {
+        let pages = self.pages_of(view, leaf)?;
         let deltas = pages.deltas.iter().rev().filter(|delta| delta.covers(key));
         let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
         Ok(deltas.chain([(StreamKind::Base, pages.base)]).collect())
@@ -160,11 +172,20 @@ impl Storage {
 
     /// Returns what the tree has of a key in a view: kind and value of its newest entry.
     pub fn get(&self, view: &View, key: &[u8], fill_cache: bool) -> Result<Option<(u8, Bytes)>> {
-        let refs = self.pages_for(view, key)?;
+        let leaf = self.leaf_of(view, key)?;
+        let refs = self.pages_for(view, leaf, key)?;
         let mut parts = PartReads::new(self, fill_cache);
         loop {
             match look_up(&parts, &refs, key)? {
-                Lookup::Found(found) => return Ok(found),
+                Lookup::Found(found, page) => {
+                    // Without delta pages, the lookup would have read one page.
+                    let has_spared = page + 1 < refs.len() && found.is_some();
+                    let reads = parts.delta_reads.saturating_sub(u64::from(has_spared));
+                    if reads > 0 {
+                        self.note_delta_reads(view, leaf, reads);
+                    }
+                    return Ok(found);
+                }
                 Lookup::Needs(wants) => parts.read(wants),
             }
         }
@@ -184,7 +205,8 @@ impl Storage {
         let mut waiting: Vec<(usize, PagesToRead)> = Vec::with_capacity(keys.len());
         for (i, key) in keys.iter().enumerate() {
             out.push(None);
-            match self.pages_for(view, key) {
+            let refs = (self.leaf_of(view, key)).and_then(|leaf| self.pages_for(view, leaf, key));
+            match refs {
                 Ok(refs) => waiting.push((i, refs)),
                 Err(e) => out[i] = Some(Err(e)),
             }
@@ -198,7 +220,7 @@ impl Storage {
                     out[*i] = Some(Err(e));
                     false
                 }
-                Ok(Lookup::Found(found)) => {
+                Ok(Lookup::Found(found, _)) => {
                     let bytes = found.as_ref().map_or(0, |(_, value)| value.len());
                     // What was read has been admitted with its block.
                     if !is_first || admit(bytes) {
@@ -255,8 +277,13 @@ fn entry_of(page: &Page, key: &[u8]) -> Option<(u8, Bytes)> {
 /// Most blocks that a scan reads ahead of a page.
 const MOST_AHEAD: usize = 64;
 
-/// Up to this many sources, a look at each of them is faster than a heap.
-const FEW_SOURCES: usize = 8;
+/// Up to this many sources are kept sorted. A source often has several entries in a row, and then
+/// one comparison finds that it stays the first one.
+const FEW_SOURCES: usize = 16;
+
+/// Bytes of blocks that the first read of a scan brings. For the device, they cost about as much as
+/// one block.
+const FIRST_READ: usize = 16 << 10;
 
 /// The merged entries of a leaf: of several entries of a key, the newest one.
 pub(crate) struct LeafCursor {
@@ -264,15 +291,17 @@ pub(crate) struct LeafCursor {
     sources: SmallVec<[Source; 5]>,
     /// The source and the number of the current entry.
     current: Option<(usize, usize)>,
-    /// A heap of the sources that have an entry in the direction `heaped`, if there are many
-    /// sources. The next entry is in the first one.
-    heap: Vec<usize>,
-    /// The direction that the heap is for, forward if true; `None` if it has to be built.
-    heaped: Option<bool>,
+    /// The sources that have an entry in the direction `ordered`. The next entry is in the first
+    /// one. They are sorted by their next entries; many sources are a heap.
+    order: SmallVec<[usize; FEW_SOURCES]>,
+    /// The direction that the order is for, forward if true; `None` if it has to be found.
+    ordered: Option<bool>,
     /// The direction in which the next entries of all sources are loaded.
     ready: Option<bool>,
     /// Blocks of the largest page that the next read of blocks brings.
     ahead: usize,
+    /// The leaf, and what its merge costs, if the cursor reads for a reader.
+    leaf: Option<(PageId, u64)>,
 }
 
 /// Returns the pages of a leaf, the base page first, if there is one.
@@ -325,7 +354,12 @@ fn read_heads(parts: &mut PartReads<'_>, refs: &[PageRef]) -> Result<Vec<PageHea
 impl LeafCursor {
     /// Opens the pages of a leaf, whose blocks are read when they are needed, `ahead` blocks of the
     /// largest page at first.
-    pub fn open(storage: &Storage, pages: &Pages, ahead: usize) -> Result<LeafCursor> {
+    pub fn open(
+        storage: &Storage,
+        leaf: PageId,
+        pages: &Pages,
+        ahead: usize,
+    ) -> Result<LeafCursor> {
         let refs = refs_of(Some(pages.base), &pages.deltas);
         let mut parts = PartReads::new(storage, true);
         let heads = read_heads(&mut parts, &refs)?;
@@ -333,6 +367,7 @@ impl LeafCursor {
         let sources = sources.map(|(of, head)| Source::of_head(*of, head, parts.whole(*of)));
         let mut cursor = LeafCursor::new(sources.collect());
         cursor.ahead = ahead;
+        cursor.leaf = Some((leaf, merge_cost(pages)));
         for (i, delta) in pages.deltas.iter().enumerate() {
             let bounds = [delta.low(), delta.high()];
             let source = &cursor.sources[i + 1];
@@ -343,6 +378,7 @@ impl LeafCursor {
                 cursor.sources[i + 1].narrow(delta.low(), delta.high());
             }
         }
+        cursor.note_reads(&parts);
         Ok(cursor)
     }
 
@@ -376,10 +412,18 @@ impl LeafCursor {
         LeafCursor {
             sources,
             current: None,
-            heap: Vec::new(),
-            heaped: None,
+            order: SmallVec::new(),
+            ordered: None,
             ready: None,
             ahead: 1,
+            leaf: None,
+        }
+    }
+
+    /// Notes what was read of delta pages.
+    fn note_reads(&self, parts: &PartReads<'_>) {
+        if let Some((leaf, cost)) = self.leaf {
+            parts.storage.paid.note(leaf, cost, parts.delta_reads);
         }
     }
 
@@ -445,7 +489,9 @@ impl LeafCursor {
         if blocks.is_empty() {
             return Ok(());
         }
-        self.load(&mut PartReads::new(storage, true), &blocks)?;
+        let mut parts = PartReads::new(storage, true);
+        self.load(&mut parts, &blocks)?;
+        self.note_reads(&parts);
         for (i, _) in blocks {
             self.sources[i].missing(forward);
         }
@@ -460,11 +506,14 @@ impl LeafCursor {
     /// Moves to before the first key that is not below `key`.
     pub fn seek(&mut self, storage: &Storage, key: &[u8]) -> Result<()> {
         self.moved();
+        let most = (FIRST_READ / storage.options.block_bytes).max(1);
         let sources = self.sources.iter().enumerate();
-        let blocks = sources.map(|(i, source)| (i, source.block_of(key)));
-        let blocks: SmallVec<[(usize, Range<usize>); 8]> =
-            blocks.map(|(i, block)| (i, block..block + 1)).collect();
-        self.load(&mut PartReads::new(storage, true), &blocks)?;
+        let blocks = sources.map(|(i, source)| (i, source.first_blocks(key, most)));
+        let blocks: SmallVec<[(usize, Range<usize>); 8]> = blocks.collect();
+        self.ahead = self.ahead.max(most);
+        let mut parts = PartReads::new(storage, true);
+        self.load(&mut parts, &blocks)?;
+        self.note_reads(&parts);
         for source in &mut self.sources {
             source.at = source.find(key).clamp(source.begin, source.end);
         }
@@ -472,7 +521,7 @@ impl LeafCursor {
     }
 
     fn moved(&mut self) {
-        (self.current, self.heaped, self.ready) = (None, None, None);
+        (self.current, self.ordered, self.ready) = (None, None, None);
     }
 
     /// Moves to before the first key.
@@ -499,43 +548,48 @@ impl LeafCursor {
 
     fn advance(&mut self, storage: &Storage, forward: bool) -> Result<bool> {
         self.make_ready(storage, forward)?;
-        let first = match self.sources.len() > FEW_SOURCES {
-            true => self.top(forward),
-            false => (0..self.sources.len())
-                .filter(|i| self.sources[*i].next(forward).is_some())
-                .reduce(|a, b| {
-                    if self.comes_first(b, a, forward) {
-                        b
-                    } else {
-                        a
-                    }
-                }),
-        };
-        let Some(first) = first else {
+        let Some(first) = self.top(forward) else {
             self.current = None;
             return Ok(false);
         };
-        let at = (self.sources[first].next(forward)).expect("only such sources are looked at");
+        let at = (self.sources[first].next(forward)).expect("only such sources are in the order");
         self.current = Some((first, at));
+        self.step_top(storage, forward)?;
         // All sources with this key move on. Their entries are older.
-        if self.heaped.is_some() {
-            while let Some(top) = self.heap.first().copied()
-                && self.has_key_of(top, (first, at), forward)
-            {
-                self.step(storage, top, forward)?;
-                if self.sources[top].next(forward).is_none() {
-                    self.heap.swap_remove(0);
-                }
+        while let Some(top) = self.order.first().copied()
+            && self.has_key_of(top, (first, at), forward)
+        {
+            self.step_top(storage, forward)?;
+        }
+        Ok(true)
+    }
+
+    /// Moves the first source to its next entry, and to its new place in the order.
+    fn step_top(&mut self, storage: &Storage, forward: bool) -> Result<()> {
+        let top = self.order[0];
+        self.step(storage, top, forward)?;
+        let has_ended = self.sources[top].next(forward).is_none();
+        let is_heap = self.sources.len() > FEW_SOURCES;
+        match (has_ended, is_heap) {
+            (true, true) => {
+                self.order.swap_remove(0);
                 self.sift_down(0, forward);
             }
-        } else {
-            for i in 0..self.sources.len() {
-                if self.has_key_of(i, (first, at), forward) {
-                    self.step(storage, i, forward)?;
+            (true, false) => {
+                self.order.remove(0);
+            }
+            (false, true) => self.sift_down(0, forward),
+            (false, false) => {
+                let mut i = 0;
+                while i + 1 < self.order.len()
+                    && self.comes_first(self.order[i + 1], self.order[i], forward)
+                {
+                    self.order.swap(i, i + 1);
+                    i += 1;
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Moves a source to its next entry, and loads the block of the one behind it.
@@ -544,11 +598,13 @@ impl LeafCursor {
         if self.sources[source].missing(forward).is_none() {
             return Ok(());
         }
-        // A scan that goes on reads more at once. After an error, the sources are not ready.
+        // A scan that goes on reads more at once. After an error, the sources are not ready, and
+        // have no order.
         self.ahead = (2 * self.ahead).min(MOST_AHEAD);
+        let ordered = self.ordered.take();
         self.ready = None;
         self.load_next(storage, &[source], forward)?;
-        self.ready = Some(forward);
+        (self.ready, self.ordered) = (Some(forward), ordered);
         Ok(())
     }
 
@@ -572,25 +628,28 @@ impl LeafCursor {
         order.then(b.cmp(&a)).is_lt()
     }
 
-    /// Returns the source that has the next entry, by the heap.
+    /// Returns the source that has the next entry.
     fn top(&mut self, forward: bool) -> Option<usize> {
-        if self.heaped != Some(forward) {
+        if self.ordered != Some(forward) {
             let sources = self.sources.iter().enumerate();
             let left = sources.filter(|(_, source)| source.next(forward).is_some());
-            self.heap = left.map(|(i, _)| i).collect();
-            self.heaped = Some(forward);
-            for i in (0..self.heap.len() / 2).rev() {
-                self.sift_down(i, forward);
-            }
+            let mut order: SmallVec<[usize; FEW_SOURCES]> = left.map(|(i, _)| i).collect();
+            // What is sorted is a heap, too.
+            order.sort_unstable_by(|a, b| match self.comes_first(*a, *b, forward) {
+                true => Ordering::Less,
+                false => Ordering::Greater,
+            });
+            self.order = order;
+            self.ordered = Some(forward);
         }
-        self.heap.first().copied()
+        self.order.first().copied()
     }
 
     fn sift_down(&mut self, mut i: usize, forward: bool) {
         loop {
-            let children = 2 * i + 1..(2 * i + 3).min(self.heap.len());
+            let children = 2 * i + 1..(2 * i + 3).min(self.order.len());
             let Some(child) = children.reduce(|a, b| {
-                if self.comes_first(self.heap[b], self.heap[a], forward) {
+                if self.comes_first(self.order[b], self.order[a], forward) {
                     b
                 } else {
                     a
@@ -598,10 +657,10 @@ impl LeafCursor {
             }) else {
                 return;
             };
-            if !self.comes_first(self.heap[child], self.heap[i], forward) {
+            if !self.comes_first(self.order[child], self.order[i], forward) {
                 return;
             }
-            self.heap.swap(i, child);
+            self.order.swap(i, child);
             i = child;
         }
     }
@@ -642,7 +701,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     pub fn at(storage: S, view: Arc<View>, key: &[u8]) -> Result<TreeCursor<S>> {
         let path = storage.path(&view, key)?;
         let pages = storage.pages_of(&view, path.leaf)?;
-        let mut leaf = LeafCursor::open(&storage, &pages, 1)?;
+        let mut leaf = LeafCursor::open(&storage, path.leaf, &pages, 1)?;
         leaf.seek(&storage, key)?;
         Ok(TreeCursor {
             storage,
@@ -658,7 +717,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
         let path = self.storage.path(&self.view, key)?;
         if path.leaf != self.path.leaf {
             let pages = self.storage.pages_of(&self.view, path.leaf)?;
-            self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
+            self.leaf = LeafCursor::open(&self.storage, path.leaf, &pages, 1)?;
         }
         self.path = path;
         self.leaf.ahead = 1;
@@ -681,7 +740,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
             at = below;
         }
         let pages = self.storage.pages_of(&self.view, at)?;
-        self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
+        self.leaf = LeafCursor::open(&self.storage, at, &pages, 1)?;
         self.path = Path { steps, leaf: at };
         self.leaf.seek_last();
         Ok(())
@@ -745,7 +804,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
         }
         let pages = self.storage.pages_of(&self.view, at)?;
         let ahead = (2 * self.leaf.ahead).min(MOST_AHEAD);
-        self.leaf = LeafCursor::open(&self.storage, &pages, ahead)?;
+        self.leaf = LeafCursor::open(&self.storage, at, &pages, ahead)?;
         self.path.leaf = at;
         Ok(true)
     }

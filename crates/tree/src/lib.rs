@@ -44,6 +44,7 @@ mod page_id;
 mod page_reads;
 mod page_source;
 mod page_tree;
+mod paid_leaves;
 mod recovery;
 mod salvage;
 mod stats;

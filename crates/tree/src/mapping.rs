@@ -274,20 +274,6 @@ impl MappingTable {
         bytes
     }
 
-    /// Returns the bytes of the pages of all leaves that have delta pages.
-    pub fn fragmented_bytes(&self) -> u64 {
-        let mut bytes = 0;
-        self.for_each(|_, state| {
-            if let State::Live(pages) = state
-                && !pages.deltas.is_empty()
-            {
-                let deltas = pages.deltas.iter().map(|d| u64::from(d.id.len));
-                bytes += u64::from(pages.base.len) + deltas.sum::<u64>();
-            }
-        });
-        bytes
-    }
-
     /// Returns sums over all chains. Leaves with at least `due` delta pages are counted apart.
     /// Looks at each key of the table.
     pub fn sums(&self, due: usize) -> ChainSums {

@@ -381,6 +381,11 @@ impl PageHead {
         }
     }
 
+    /// Returns true if a page is one of an index, by its header, which is not verified.
+    pub fn is_of_index(page: &[u8]) -> bool {
+        page.get(8) == Some(&(PageKind::Index as u8))
+    }
+
     /// Returns the bytes as a cache keeps them.
     pub fn to_cached(&self) -> Bytes {
         self.bytes.clone()

@@ -7,7 +7,6 @@ use crate::page_format::{PAGE_HEADER, PageHead, head_end};
 use crate::page_id::PageId;
 use crate::storage::Storage;
 use crate::usage::StreamKind;
-use basalt_env::sync::atomic::Ordering::Relaxed;
 use basalt_env::{CacheKey, CachePriority, MemoryKind};
 use basalt_fs::{Bytes, Result, slot_size};
 use basalt_stream::{ExtentAddress, ExtentId};
@@ -103,11 +102,13 @@ fn block_key(id: PageId, head: &PageHead, number: usize) -> CacheKey {
 /// Heads and blocks for some lookups, from the cache or the device. What was read stays until the
 /// lookups end, even if the cache does not take it.
 pub(crate) struct PartReads<'s> {
-    storage: &'s Storage,
+    pub storage: &'s Storage,
     fill_cache: bool,
     loaded: BTreeMap<CacheKey, Result<Bytes>>,
     /// Pages as they are stored, which came with their heads.
     whole: BTreeMap<PageId, Bytes>,
+    /// Parts of delta pages that were read, if the reads fill the cache.
+    pub delta_reads: u64,
 }
 
 impl<'s> PartReads<'s> {
@@ -117,6 +118,7 @@ impl<'s> PartReads<'s> {
             fill_cache,
             loaded: BTreeMap::new(),
             whole: BTreeMap::new(),
+            delta_reads: 0,
         }
     }
 
@@ -207,10 +209,7 @@ impl<'s> PartReads<'s> {
             let of_delta = wants
                 .iter()
                 .filter(|want| want.span().kind == StreamKind::Delta);
-            let deltas = of_delta.count() as u64;
-            if deltas > 0 {
-                self.storage.delta_reads.fetch_add(deltas, Relaxed);
-            }
+            self.delta_reads += of_delta.count() as u64;
         }
         let spans: Vec<Span> = wants.iter().map(Want::span).collect();
         let storage = self.storage;
@@ -284,6 +283,18 @@ impl Storage {
         let is_whole = u64::from(of.1.len) <= WHOLE_BLOCKS * block;
         let least = (block as u32).max(PAGE_HEADER as u32);
         Want::Head(of, if is_whole { of.1.len } else { least })
+    }
+
+    /// Puts the head of a page that was just written into the cache, for the first read of it. A
+    /// read that does not find the head brings all of a small page.
+    pub fn cache_head(&self, id: PageId, page: &[u8]) {
+        let is_read_whole = PageHead::is_of_index(page);
+        let head = head_end(page).and_then(|end| page.get(..end));
+        if let Some(head) = head.filter(|_| !is_read_whole) {
+            let (key, charge) = (head_key(id), slot_size(head.len()));
+            let head = Bytes::copy_from_slice(head);
+            (self.env.cache()).insert(key, head, charge, CachePriority::High);
+        }
     }
 
     /// Reads the head of a page past the cache.

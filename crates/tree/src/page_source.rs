@@ -72,6 +72,18 @@ impl Source {
         self.head.as_ref().map_or(0, |head| head.block_of(key))
     }
 
+    /// Returns the blocks that a scan from a key on reads first, at most so many. If the block of
+    /// the key is there, it is the only one.
+    pub fn first_blocks(&self, key: &[u8], most: usize) -> Range<usize> {
+        let block = self.block_of(key);
+        let most = if self.blocks[block].is_some() {
+            1
+        } else {
+            most
+        };
+        block..(block + most).min(self.blocks.len())
+    }
+
     /// Returns the block of an entry.
     pub fn block_of_entry(&self, entry: usize) -> usize {
         let head = self.head.as_ref();

@@ -9,7 +9,6 @@ use crate::salvage::TreeSalvage;
 use crate::stats::PageTreeStats;
 use crate::storage::{BASE, DELTA, LOGS, Storage, View};
 use basalt_env::Env;
-use basalt_env::sync::atomic::Ordering::Relaxed;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::key::Kind;
 use basalt_log::{LogCopy, LogEngine, LogEngineOptions};
@@ -410,24 +409,18 @@ impl PageTree {
         self.storage.due_delta_bytes() as f64 / allowed as f64
     }
 
-    /// Returns how many delta pages readers have read from the device, for reads that fill the
-    /// cache.
-    pub fn delta_reads(&self) -> u64 {
-        self.storage.delta_reads.load(Relaxed)
+    /// Returns true if readers have paid for merges of leaves: they have read delta pages from the
+    /// device as often as the merges cost. [`PageTree::merge_for_readers`] merges the leaves.
+    pub fn owes_readers(&self) -> bool {
+        self.storage.paid.are_due()
     }
 
-    /// Returns the bytes of the pages of all leaves that have delta pages. Looks at each key of the
-    /// page mapping table.
-    pub fn fragmented_bytes(&self) -> u64 {
-        self.storage.mapping.fragmented_bytes()
-    }
-
-    /// Writes all leaves again that have delta pages, as long as `goes_on` returns true: a read
-    /// then visits one page of a leaf. Costs their bytes once.
+    /// Merges the pages of leaves that readers have paid for, as long as `goes_on` returns true: a
+    /// read then visits one page of such a leaf. Writes their bytes once.
     ///
-    /// Errors: those of the filesystem; what was written stays so.
-    pub fn rewrite_fragmented(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
-        self.storage.rewrite_fragmented(goes_on)
+    /// Errors: those of the filesystem, and `Corruption`; what was merged stays so.
+    pub fn merge_for_readers(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        self.storage.merge_paid(goes_on)
     }
 
     /// Gives back the space of what a failed write or failed maintenance has written.

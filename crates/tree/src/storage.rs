@@ -6,6 +6,7 @@ use crate::options::TreeOptions;
 use crate::page::{Page, PageKind};
 use crate::page_format::{self, PageBuilder, PageLayout};
 use crate::page_id::PageId;
+use crate::paid_leaves::PaidLeaves;
 use crate::stats::PageTreeStats;
 use crate::system_log::{Root, SystemCheckpoint, SystemTx};
 use crate::usage::{StreamKind, UsageTable};
@@ -113,8 +114,8 @@ pub(crate) struct Storage {
     pub usage: Mutex<UsageTable>,
     /// Bytes of the system log since the last checkpoint. Changed under `commit`.
     log_bytes: AtomicU64,
-    /// Delta pages that readers have read from the device.
-    pub delta_reads: AtomicU64,
+    /// Leaves to be merged for readers.
+    pub paid: PaidLeaves,
     view: RwLock<Arc<View>>,
 }
 
@@ -163,7 +164,7 @@ impl Storage {
             written: WriteCounters::default(),
             usage: named("Storage::usage", Mutex::default()),
             log_bytes: AtomicU64::new(0),
-            delta_reads: AtomicU64::new(0),
+            paid: PaidLeaves::default(),
             view: named("Storage::view", RwLock::new(view)),
         }
     }
@@ -747,7 +748,7 @@ impl<'a> PageWriter<'a> {
         }
         let (lens, ids) = (&self.lens, &mut self.ids);
         let stream = self.storage.stream(self.kind);
-        let held = &mut self.held;
+        let (held, first) = (&mut self.held, ids.len());
         let usage = &self.storage.usage;
         stream.append_bound(&mut self.bytes, Intent::Bulk, |at, bytes| {
             // Before the pages are there: a full extent may be sealed and erased at once.
@@ -771,6 +772,12 @@ impl<'a> PageWriter<'a> {
             StreamKind::Base => &written.by_stream[0],
             StreamKind::Delta => &written.by_stream[1],
         };
+        let mut begin = 0;
+        for id in &self.ids[first..] {
+            let end = begin + id.len as usize;
+            self.storage.cache_head(*id, &self.bytes[begin..end]);
+            begin = end;
+        }
         by_stream.fetch_add(bytes, SeqCst);
         written.by_cause[self.cause as usize].fetch_add(bytes, SeqCst);
         self.bytes.clear();

@@ -28,7 +28,7 @@ mod plan;
 mod span;
 mod tables;
 
-pub use level0::{BYTES_A_READ, paid_by_reads, still_before_rewrite};
+pub use level0::paid_by_reads;
 pub use levels::{compaction_debt, level_targets, scores};
 pub use manual::{RangePlan, plan_range};
 pub(super) use plan::ENTRIES_A_RANGE;

@@ -31,8 +31,7 @@ impl Engine {
             .any(|f| may_be_relocatable(f));
         let paid_pages = view.pages.iter().any(|(id, tree)| {
             let options = view.families.get(id).map(|f| &f.options);
-            options.is_some_and(|o| o.l0_compaction_for_reads)
-                && tree.pages.paid_by_reads().is_some()
+            options.is_some_and(|o| o.l0_compaction_for_reads) && tree.pages.owes_readers()
         });
         if !(paid || paid_pages || scanned)
             || self.ctx.is_closing()

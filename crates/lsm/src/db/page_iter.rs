@@ -5,14 +5,16 @@
 //! the numbers that the versions had, so each reader of the tree sees them.
 
 use super::page_versions::{Versions, versions_of};
-use super::pages::PageView;
+use super::pages::{FamilyPages, PageView};
 use crate::iter::InternalIter;
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{TRAILER_LEN, pack_trailer, split_internal_key};
 use basalt_tree::EntryCursor;
+use std::sync::Arc;
 
 /// A cursor over the entries of a tree in a view.
 pub(crate) struct PageIter {
+    pages: Arc<FamilyPages>,
     cursor: EntryCursor,
     /// The last movement of `cursor`.
     forward: bool,
@@ -27,6 +29,7 @@ pub(crate) struct PageIter {
 impl PageIter {
     pub fn new(view: &PageView) -> PageIter {
         PageIter {
+            pages: view.pages.clone(),
             cursor: view.pages.tree().cursor(&view.snapshot),
             forward: true,
             key: Vec::new(),
@@ -80,6 +83,12 @@ impl PageIter {
     }
 }
 
+impl Drop for PageIter {
+    fn drop(&mut self) {
+        self.pages.note_reads();
+    }
+}
+
 impl InternalIter for PageIter {
     fn valid(&self) -> bool {
         self.valid
@@ -100,6 +109,7 @@ impl InternalIter for PageIter {
     fn seek(&mut self, target: &[u8]) -> Result<()> {
         self.valid = false;
         let (user, target) = split_internal_key(target);
+        self.pages.note_reads();
         self.cursor.seek(user)?;
         self.step(true)?;
         if self.valid && split_internal_key(&self.key).0 == user {

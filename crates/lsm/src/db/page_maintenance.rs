@@ -4,7 +4,6 @@
 use super::engine::Engine;
 use super::health::RETRY_PAUSE;
 use super::pages::FamilyPages;
-use crate::compaction::still_before_rewrite;
 use crate::listener::{BackgroundErrorReason, Event};
 use basalt_env::JobPriority;
 use std::sync::Arc;
@@ -17,27 +16,26 @@ impl Engine {
         }
         let newest = self.tree.view();
         for (id, view) in newest.pages.iter() {
-            let is_for_readers = || {
-                let options = newest.families.get(id).map(|f| &f.options);
-                options.is_some_and(|o| o.l0_compaction_for_reads)
-                    && (view.pages.paid_by_reads()).is_some_and(|bytes| {
-                        self.background.idle_for() >= still_before_rewrite(bytes)
-                    })
-                    && view.pages.begin_rewrite()
-            };
+            let options = newest.families.get(id).map(|f| &f.options);
+            let for_readers = options.is_some_and(|o| o.l0_compaction_for_reads);
             let is_due = view.pages.begin_maintenance();
-            let rewrites = !is_due && is_for_readers();
-            if is_due || rewrites {
+            if is_due || (for_readers && view.pages.begin_merges()) {
                 let (engine, pages, id) = (self.clone(), view.pages.clone(), *id);
-                let job = move || engine.maintain_pages(id, &pages, rewrites);
+                let job = move || engine.maintain_pages(id, &pages, is_due, for_readers);
                 self.ctx.jobs.spawn(JobPriority::Compaction, job);
             }
         }
     }
 
-    /// Maintains a tree. With `rewrites`, leaves with delta pages are written again for readers, as
-    /// long as no write comes.
-    fn maintain_pages(self: &Arc<Self>, family: u32, pages: &Arc<FamilyPages>, rewrites: bool) {
+    /// Maintains a tree: does what is due after writes, if `is_due`, and merges leaves for readers,
+    /// if `for_readers`.
+    fn maintain_pages(
+        self: &Arc<Self>,
+        family: u32,
+        pages: &Arc<FamilyPages>,
+        is_due: bool,
+        for_readers: bool,
+    ) {
         let restarted = match self.flushing.try_lock() {
             Some(_alone) => (self.drop_failed_ingestions()).and_then(|()| pages.tree().restart()),
             None => Ok(()),
@@ -47,14 +45,21 @@ impl Engine {
             if pages.has_failed() {
                 pages.tree().reclaim()?;
             }
-            if rewrites {
-                let is_idle = || goes_on() && !self.background.idle_for().is_zero();
-                pages.tree().rewrite_fragmented(&is_idle)?;
+            if is_due {
+                pages.tree().maintain_while(&goes_on)?;
             }
-            pages.tree().maintain_while(&goes_on)
+            match for_readers {
+                true => pages.tree().merge_for_readers(&goes_on),
+                false => Ok(()),
+            }
         };
         let result = restarted.and_then(|()| maintained());
-        pages.compute_debt();
+        if is_due {
+            pages.compute_debt();
+        } else {
+            // Their old pages are garbage now, which may make a collection due.
+            pages.note_written();
+        }
         // Space that only the views of before needed.
         let is_shown = self.show_maintained(family);
         let result = match is_shown {

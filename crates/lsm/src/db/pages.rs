@@ -7,11 +7,10 @@
 use super::families::FamilyEntry;
 use super::page_changes::{FlushedChanges, PageChanges};
 use super::page_versions::{entry_of, found_entry, versions_of};
-use crate::compaction::BYTES_A_READ;
 use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
 use crate::version::TableStore;
 use crate::version::catalog::Catalog;
-use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use basalt_kv::entry::{FoundEntry, expiry_of};
@@ -31,10 +30,6 @@ pub(crate) const PAGES_DIR: &str = "pages";
 /// as many as it has of base pages, before writers are slowed.
 const LEAST_DELTA_BYTES: u64 = 256 << 20;
 
-/// Reads of delta pages from the device between two checks whether their leaves are to be written
-/// again.
-const READS_BETWEEN_CHECKS: u64 = 256;
-
 /// The tree of a family.
 pub(crate) struct FamilyPages {
     /// What the store's files share: its jobs among them.
@@ -43,11 +38,6 @@ pub(crate) struct FamilyPages {
     tree: PageTree,
     /// True once a precondition has named the family: flushes keep their changes from then on.
     keeps_changes: AtomicBool,
-    /// Bytes of leaves with delta pages, when they were last counted.
-    fragmented_bytes: AtomicU64,
-    /// Reads of delta pages before the last rewrite of such leaves, and at the last check.
-    paid_reads: AtomicU64,
-    checked_reads: AtomicU64,
     /// True while the tree may have entries of an ingestion whose edit is not durable.
     is_in_doubt: AtomicBool,
     /// True while a job maintains the tree.
@@ -193,9 +183,6 @@ impl FamilyPages {
     pub fn new(tables: &Arc<TableStore>, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
         Arc::new(FamilyPages {
             tables: tables.clone(),
-            fragmented_bytes: AtomicU64::new(0),
-            paid_reads: AtomicU64::new(0),
-            checked_reads: AtomicU64::new(0),
             keeps_changes: AtomicBool::new(false),
             is_in_doubt: AtomicBool::new(false),
             debt_permille: AtomicU64::new(0),
@@ -271,50 +258,28 @@ impl FamilyPages {
         self.keeps_changes.load(SeqCst)
     }
 
-    /// Computes how far maintenance is behind, and the bytes of leaves with delta pages. The views
-    /// that are made from now on have the debt.
+    /// Computes how far maintenance is behind. The views that are made from now on have the debt.
     pub fn compute_debt(&self) {
         let debt = self.tree.debt(LEAST_DELTA_BYTES);
         self.debt_permille.store((debt * 1000.0) as u64, SeqCst);
-        (self.fragmented_bytes).store(self.tree.fragmented_bytes(), SeqCst);
     }
 
-    /// Counts what readers have read of delta pages. Now and then, asks the store whether their
-    /// leaves are to be written again.
-    fn note_reads(&self) {
-        let reads = self.tree.delta_reads();
-        let checked = self.checked_reads.load(Relaxed);
-        if reads >= checked + READS_BETWEEN_CHECKS
-            && (self.checked_reads)
-                .compare_exchange(checked, reads, Relaxed, Relaxed)
-                .is_ok()
-            && self.paid_by_reads().is_some()
-        {
+    /// Asks the store for merges of leaves if readers have paid for them.
+    pub fn note_reads(&self) {
+        if self.owes_readers() {
             self.tables.note_extra_reads();
         }
     }
 
-    /// Returns the bytes that a rewrite of the leaves with delta pages costs, if these pages have
-    /// cost readers as much (decision 0017).
-    pub fn paid_by_reads(&self) -> Option<u64> {
-        let cost = self.fragmented_bytes.load(SeqCst);
-        let reads = self.tree.delta_reads() - self.paid_reads.load(SeqCst);
-        let is_paid = cost > 0 && reads.saturating_mul(BYTES_A_READ) >= cost;
-        is_paid.then_some(cost)
+    /// Returns true if readers have paid for merges of leaves (decision 0017), and no maintenance
+    /// runs.
+    pub fn owes_readers(&self) -> bool {
+        self.tree.owes_readers() && !self.maintaining.load(SeqCst)
     }
 
-    /// Sets the count of paid reads back to 0: a rewrite for readers begins.
-    fn note_rewrite(&self) {
-        self.paid_reads.store(self.tree.delta_reads(), SeqCst);
-    }
-
-    /// Begins maintenance for readers. Returns false if maintenance runs.
-    pub fn begin_rewrite(&self) -> bool {
-        let begins = !self.maintaining.swap(true, SeqCst);
-        if begins {
-            self.note_rewrite();
-        }
-        begins
+    /// Begins merges for readers. Returns false if maintenance runs.
+    pub fn begin_merges(&self) -> bool {
+        self.tree.owes_readers() && !self.maintaining.swap(true, SeqCst)
     }
 
     /// Returns true once the family is dropped.
