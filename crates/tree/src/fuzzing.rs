@@ -159,7 +159,7 @@ fn checkpoint() -> SystemCheckpoint {
     };
     let part = Delta {
         id: id(1050, 50),
-        part: Some(part),
+        part: Some(Box::new(part)),
     };
     let live = |base: PageId, deltas: Vec<Delta>| {
         State::Live(Pages {

@@ -29,7 +29,7 @@ pub(crate) struct Delta {
     pub id: PageId,
     /// The part of the page that counts, if the leaf that it was written for was rewritten
     /// meanwhile; `None` for all of it.
-    pub part: Option<Part>,
+    pub part: Option<Box<Part>>,
 }
 
 /// A range of keys of a delta page.
@@ -79,7 +79,7 @@ impl Delta {
             high = high.into_iter().chain(before.high.clone()).min();
         }
         let is_empty = has_low && high.as_ref().is_some_and(|high| low >= *high);
-        let part = Some(Part { low, has_low, high });
+        let part = Some(Box::new(Part { low, has_low, high }));
         (!is_empty).then_some(Delta { id: self.id, part })
     }
 }
@@ -516,6 +516,13 @@ impl MappingTable {
             shard.remove(&key);
         } else {
             chain.shrink_to_fit();
+            if let Some(Version {
+                state: State::Live(pages),
+                ..
+            }) = chain.first_mut()
+            {
+                pages.deltas.shrink_to_fit();
+            }
         }
         true
     }
@@ -553,7 +560,10 @@ fn chain_memory(chain: &Chain) -> u64 {
                     bytes += pages.deltas.capacity() * size_of::<Delta>();
                 }
                 let parts = pages.deltas.iter().filter_map(|delta| delta.part.as_ref());
-                let ends = |part: &Part| part.low.len() + part.high.as_ref().map_or(0, |h| h.len());
+                let ends = |part: &Box<Part>| {
+                    let high = part.high.as_ref().map_or(0, |high| high.len());
+                    size_of::<Part>() + part.low.len() + high
+                };
                 bytes += parts.map(ends).sum::<usize>();
             }
             State::Rewritten(with) => {
@@ -753,7 +763,7 @@ impl State {
                                 _ => Some(get_bytes(bytes, at)?.into()),
                             };
                             let has_low = flags & 2 != 0;
-                            Some(Part { low, has_low, high })
+                            Some(Box::new(Part { low, has_low, high }))
                         }
                         _ => return None,
                     };
