@@ -54,6 +54,7 @@ impl Engine {
             pages.tree().maintain_while(&goes_on)
         };
         let result = restarted.and_then(|()| maintained());
+        let result = result.and(self.mark_dropped_records(family, pages));
         pages.compute_debt();
         // Space that only the views of before needed.
         let is_shown = self.show_maintained(family);
@@ -63,7 +64,9 @@ impl Engine {
         };
         // An error in a dropped family concerns no caller.
         let result = if pages.is_dropped() { Ok(()) } else { result };
-        pages.end_maintenance(result.is_err(), is_shown);
+        // A flush was in the way of some marks.
+        let is_marked = pages.dropped_references().is_empty() || pages.is_dropped();
+        pages.end_maintenance(result.is_err(), is_shown && is_marked);
         if let Err(e) = result {
             let e = e.context("maintaining the pages of a family");
             self.health.compaction_failed(e.clone(), false);
@@ -73,7 +76,7 @@ impl Engine {
             });
             self.background.retry_later();
         }
-        match is_shown {
+        match is_shown && is_marked {
             true => self.background.schedule(),
             // A flush or the maintenance of another family was in the way.
             false => self.background.schedule_after(RETRY_PAUSE),
