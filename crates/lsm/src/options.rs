@@ -201,8 +201,8 @@ pub struct FamilyOptions {
     /// levels.
     ///
     /// Pages need the bytewise order. Values of `min_blob_size` and more go to blob files, except
-    /// those in lists of operands (decision 0046). Options about tables and levels have no effect on such a family. `docs/tree.md` says when to
-    /// choose which.
+    /// those in lists of operands (decision 0046). Options about tables and levels have no effect
+    /// on such a family. `docs/tree.md` says when to choose which.
     pub pages: Option<TreeOptions>,
 }
 

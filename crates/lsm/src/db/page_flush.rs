@@ -1,7 +1,7 @@
 //! The flush of a memtable to pages: of each key, its newest state.
 //!
-//! Large values go to blob files, and their references to the pages. The files are finished when the
-//! entries are, before the pages are committed. Values in lists of operands stay in the pages.
+//! Large values go to blob files, and their references to the pages. The files are finished when
+//! the entries are, before the pages are committed. Values in lists of operands stay in the pages.
 //!
 //! Entries in pages have no sequence number, and there is one for each key. So operands are merged
 //! with what the tree has, and a range tombstone becomes a tombstone for each key that the tree has

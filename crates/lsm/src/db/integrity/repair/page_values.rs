@@ -3,8 +3,8 @@
 //!
 //! Pages may have references that newer entries hide. A later merge of these pages reports them as
 //! dropped, and their records are then marked as garbage. So a tree must have no hidden reference
-//! to a record that the repair has marked, and the new tree has no hidden entry at all. The old tree
-//! stays as it is until the fresh manifest is current.
+//! to a record that the repair has marked, and the new tree has no hidden entry at all. The old
+//! tree stays as it is until the fresh manifest is current.
 
 use super::Repair;
 use crate::db::families::FamilyEntry;
