@@ -491,16 +491,18 @@ impl Drop for FamilyPages {
             // As a job: the last one to let go may hold any lock of the store.
             let (env, tree) = (self.tables.env().clone(), self.tree.clone());
             let dir = std::mem::take(&mut self.dir);
-            // The manifest that has dropped the family names none of them.
-            for (number, _) in self.unrecorded_blobs.lock().drain(..) {
-                self.tables.remove(&self.tables.blob_path(number));
-            }
+            let tables = self.tables.clone();
+            let blobs = std::mem::take(&mut *self.unrecorded_blobs.lock());
             self.tables
                 .jobs()
                 .spawn(JobPriority::Housekeeping, move || {
                     // If a file cannot be removed now, the next open of the store removes it.
                     let _ = tree.abandon();
                     let _ = PageTree::destroy(&env, &dir);
+                    // The manifest that has dropped the family names none of these files.
+                    for (number, _) in blobs {
+                        tables.remove(&tables.blob_path(number));
+                    }
                 });
         }
     }
