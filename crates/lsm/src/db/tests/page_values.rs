@@ -376,6 +376,37 @@ fn a_dropped_family_leaves_no_values() {
     check(&env, &options());
 }
 
+#[test]
+fn a_family_that_is_dropped_after_a_failed_flush_leaves_no_values() {
+    let sim = disk();
+    let faults = FaultFs::new(sim.clone(), 1);
+    let (env, _) = env_on(faults.clone());
+    let db = Db::open(&env, "db", options()).unwrap();
+    let passing = db.create_family("passing", separating()).unwrap();
+    for n in 0..20 {
+        db.put(&passing, &key(n), &value(n, 0), &FREE).unwrap();
+    }
+    // The edit before it ends the log.
+    faults.inject(Fault {
+        op: Some(OpKind::Append),
+        path: "db/MANIFEST".to_string(),
+        when: When::Nth(2),
+        kind: FaultKind::Eio,
+    });
+    assert!(db.flush().is_err());
+    let blobs = || {
+        let all = sim.list(Path::new("db")).unwrap();
+        all.iter().filter(|e| e.name.ends_with(".blob")).count()
+    };
+    assert_eq!(blobs(), 1);
+    db.drop_family(&passing).unwrap();
+    db.flush().unwrap();
+    while env.jobs().step() {}
+    assert_eq!(blobs(), 0);
+    db.close().unwrap();
+    check(&env, &options());
+}
+
 /// Each power cut leaves a store in which all synced values are right, at each moment of flushes,
 /// merges of pages and garbage collections.
 #[test]
