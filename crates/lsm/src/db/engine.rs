@@ -57,9 +57,6 @@ use std::sync::Arc;
 /// | `Stall` | the current stall | no I/O |
 /// | `locked` of a leaf of a memtable | inserts into the leaf | no I/O |
 /// | `splits` of a memtable | changes of inner nodes | no I/O |
-///
-/// Two locks of families in pages are leaves, too: `DroppedReferences::0` and
-/// `FamilyPages::unrecorded_blobs`. The schedules have no such family, so the list is without them.
 #[cfg(feature = "schedules")]
 pub const LOCK_ORDER: CrateLocks = CrateLocks {
     order: &[
@@ -83,6 +80,8 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "Engine::metric_source",
         "Engine::dir_lock",
         "Tree::dropped_pages",
+        "DroppedReferences::0",
+        "FamilyPages::unrecorded_blobs",
         "Counters::source",
         "level_stats::LevelIo",
         "events::EventQueue",
