@@ -63,7 +63,7 @@ pub use builder::{BLOCK, BlobBuilder, BlobOptions, Blocks, LogIndexBuilder};
 pub use file_names::{blob_name, blob_names, index_name, log_name};
 pub use layout::{begins_index, begins_one};
 pub use reader::{BlobReader, BlobRecord, IndexLayout, ReadMode, batch_read};
-pub use separate::Separator;
+pub use separate::{NewNumber, Separator};
 
 use basalt_kv::separated::compressed;
 pub use basalt_kv::separated::{Form, Name, Reference, record};

@@ -31,8 +31,10 @@ pub struct Separator<'a> {
     io: IoPriority,
     /// True if values may be compressed.
     may_compress: bool,
-    /// True if entries get other sequence numbers than their records.
+    /// True if a caller waits for prepared tables.
     prepares: bool,
+    /// True if references name the sequence number of their record.
+    names_seq: bool,
     /// True if index pages go into the cache, and true if records do.
     warm: (bool, bool),
     made: Vec<(u64, BlobMeta)>,
@@ -60,6 +62,7 @@ impl<'a> Separator<'a> {
             io,
             may_compress: false,
             prepares: false,
+            names_seq: false,
             warm: (warm_cache, warm_cache),
             made: Vec::new(),
             payload: Vec::new(),
@@ -77,6 +80,12 @@ impl<'a> Separator<'a> {
     /// sequence numbers later.
     pub fn of_prepared(mut self) -> Separator<'a> {
         self.prepares = true;
+        self.of_pages()
+    }
+
+    /// Makes references name their record's sequence number, because entries in pages have none.
+    pub fn of_pages(mut self) -> Separator<'a> {
+        self.names_seq = true;
         self
     }
 
@@ -153,7 +162,7 @@ impl<'a> Separator<'a> {
         let reference = Reference {
             number: *number,
             expire_at_ms: expiry.filter(|_| form.kind == Kind::PutTtl),
-            seq: Some(name.seq).filter(|_| self.prepares),
+            seq: Some(name.seq).filter(|_| self.names_seq),
         };
         reference.encode(&mut self.payload);
         Ok(())

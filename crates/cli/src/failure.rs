@@ -358,9 +358,7 @@ fn message_at(e: &basalt::Error, place: &StoreLocation) -> String {
 fn with_flags(text: &str) -> String {
     let pages = "open it without `pages`, or copy its entries into a new family";
     let flag = "leave --engine tree out, or export its entries and load them into a new store";
-    let text = text.replace(pages, flag);
-    let blobs = "open it without `min_blob_size`";
-    text.replace(blobs, "leave --min-blob-size out")
+    text.replace(pages, flag)
 }
 
 /// Replaces `67108864 bytes` and `67108864 more bytes` by `64.00 MiB` and `64.00 MiB more`. Small

@@ -41,6 +41,7 @@ mod tests;
 mod value_relocator;
 pub(crate) mod visibility;
 
+pub(crate) use dropped_refs::{DroppedRefs, DroppingJob};
 pub use hidden_garbage::{FullDisk, HiddenGarbageModel};
 pub(crate) use merge::{DeeperLevels, MergeRules, merge};
 pub use outcome::{Outcome, combine};

@@ -200,9 +200,9 @@ pub struct FamilyOptions {
     /// made with pages has them also if `None` is given, with default settings. Default `None`:
     /// levels.
     ///
-    /// Pages need the bytewise order, and have all values in them: `min_blob_size` must be `None`.
-    /// Options about tables and levels have no effect on such a family. `docs/tree.md` says when to
-    /// choose which.
+    /// Pages need the bytewise order. Values of `min_blob_size` and more go to blob files, except
+    /// those in lists of operands (decision 0046). Options about tables and levels have no effect
+    /// on such a family. `docs/tree.md` says when to choose which.
     pub pages: Option<TreeOptions>,
 }
 
@@ -312,12 +312,7 @@ impl FamilyOptions {
                 order.name()
             )));
         }
-        match self.min_blob_size {
-            None => Ok(()),
-            Some(bytes) => Err(Error::invalid(format!(
-                "min_blob_size is {bytes}, and a family of pages has its values in the pages"
-            ))),
-        }
+        Ok(())
     }
 
     /// Checks names, and options that need a certain order of keys.

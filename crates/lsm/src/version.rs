@@ -56,6 +56,9 @@ pub enum DataFileKind {
     Blob,
 }
 
+/// Returns the blob files of the newest version; `None` if the engine is gone.
+type NewestBlobs = Box<dyn Fn() -> Option<Arc<BlobSet>> + Send + Sync>;
+
 /// The listener that is called with kind, number and path of each removed file.
 type Removed = Box<dyn Fn(DataFileKind, u64, &Path) + Send + Sync>;
 
@@ -68,6 +71,7 @@ pub struct TableStore {
     /// Called with each file that was removed because no version or reader holds it any more.
     removed: OnceLock<Removed>,
     dead_logs: OnceLock<DeadLogs>,
+    newest_blobs: OnceLock<NewestBlobs>,
     removal: Removal,
     /// True once the directory may belong to another store: see [`TableStore::leave`].
     left: RwLock<bool>,
@@ -83,6 +87,7 @@ impl TableStore {
             open: OpenTables::new(env),
             removed: OnceLock::new(),
             dead_logs: OnceLock::new(),
+            newest_blobs: OnceLock::new(),
             removal: Removal::default(),
             left: named("TableStore::left", RwLock::new(false)),
         })
@@ -115,6 +120,19 @@ impl TableStore {
     /// it returns `false`, the log's file is removed. It can be set once.
     pub fn when_log_dies(&self, take: impl Fn(u64, Option<u64>) -> bool + Send + Sync + 'static) {
         let _ = self.dead_logs.set(Box::new(take));
+    }
+
+    /// Sets the function that returns the blob files of the newest version. It can be set once.
+    pub fn read_blobs_from(
+        &self,
+        newest: impl Fn() -> Option<Arc<BlobSet>> + Send + Sync + 'static,
+    ) {
+        let _ = self.newest_blobs.set(Box::new(newest));
+    }
+
+    /// Returns the blob files of the newest version; `None` while no engine has the store open.
+    pub fn newest_blobs(&self) -> Option<Arc<BlobSet>> {
+        self.newest_blobs.get().and_then(|newest| newest())
     }
 
     /// Returns the owner of the store's jobs.

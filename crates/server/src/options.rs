@@ -24,8 +24,9 @@ const DEFAULT_FAMILY: &str = "default";
 
 /// Adapts options to the families that a store has, as [`basalt::Db::families_of_closed`] returns
 /// them. A family in pages gets `pages`, unless it has settings of pages already, and no
-/// `min_blob_size`, because it has no blob files. A family in levels gets no settings of pages. If
-/// the default family is in levels, its options stay, so that the engine refuses pages for it.
+/// `min_blob_size`: the server keeps all its values in the pages. A family in levels gets no
+/// settings of pages. If the default family is in levels, its options stay, so that the engine
+/// refuses pages for it.
 pub fn fit_families(
     mut options: basalt::Options,
     found: &BTreeMap<String, bool>,

@@ -8,17 +8,19 @@
 //! whole file, so it is done once, at the end of the merge, for all records whose page could not be
 //! read; earlier only if their names fill [`UNREADABLE_BYTES`] or the memory budget.
 
-use crate::compaction::run::CompactionJob;
-use crate::version::BlobFile;
+use crate::compaction::run::cancelled;
+use crate::version::{BlobFile, BlobSet};
 use basalt_blob::batch_read::{KeptIndexPages, RecordPlace, ValueRequest, locate};
 use basalt_blob::derive::is_worth_deriving;
 use basalt_blob::garbage::Dead;
 use basalt_blob::{Name, ReadMode, Reference};
-use basalt_env::{MemoryKind, Reservation};
+use basalt_env::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use basalt_env::{Env, MemoryKind, Reservation};
 use basalt_fs::{Error, ErrorKind, Result};
-use basalt_kv::key::SeqNo;
+use basalt_kv::key::{Cmp, SeqNo};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Most records that wait for their lookup.
 const MAX_WAITING: usize = 16 << 10;
@@ -83,9 +85,32 @@ fn dead(file: &BlobFile, hash: u64, name: &Name<'_>, (ordinal, place): RecordPla
     }
 }
 
+/// The merge that drops references: of tables, or of the pages of a family.
+#[derive(Clone, Copy)]
+pub(crate) struct DroppingJob<'a> {
+    pub env: &'a Env,
+    /// The family's id.
+    pub family: u32,
+    /// Order of the family's keys.
+    pub cmp: &'a Cmp,
+    /// Returns the present blob files.
+    pub blobs: &'a dyn Fn() -> Arc<BlobSet>,
+    /// The job ends with `Cancelled` soon after this is set.
+    pub cancelled: &'a AtomicBool,
+}
+
+impl DroppingJob<'_> {
+    fn check_cancelled(&self) -> Result<()> {
+        match self.cancelled.load(Relaxed) {
+            false => Ok(()),
+            true => Err(cancelled()),
+        }
+    }
+}
+
 /// The records that lose their reference in a merge. See the module.
-pub(super) struct DroppedRefs<'a> {
-    job: &'a CompactionJob<'a>,
+pub(crate) struct DroppedRefs<'a> {
+    job: DroppingJob<'a>,
     waiting: Entries,
     dead: Vec<Dead>,
     /// Indexes that could not be read, by the number of their blob file.
@@ -97,7 +122,7 @@ pub(super) struct DroppedRefs<'a> {
 }
 
 impl<'a> DroppedRefs<'a> {
-    pub(super) fn new(job: &'a CompactionJob<'a>) -> DroppedRefs<'a> {
+    pub(crate) fn new(job: DroppingJob<'a>) -> DroppedRefs<'a> {
         DroppedRefs {
             job,
             waiting: Entries::default(),
@@ -110,7 +135,7 @@ impl<'a> DroppedRefs<'a> {
 
     /// Adds the record that a dropped reference of this entry means. Fails with the error of a
     /// lookup.
-    pub(super) fn add(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
+    pub(crate) fn add(&mut self, user_key: &[u8], seq: SeqNo, to: &Reference) -> Result<()> {
         let seq = to.seq.unwrap_or(seq);
         self.waiting.push(to.number, seq, user_key);
         match self.waiting.entries.len() < MAX_WAITING && self.waiting.keys.len() < MAX_KEY_BYTES {
@@ -120,7 +145,7 @@ impl<'a> DroppedRefs<'a> {
     }
 
     /// Returns all records with their places, and one error for each index that could not be read.
-    pub(super) fn finish(mut self) -> Result<(Vec<Dead>, Vec<Error>)> {
+    pub(crate) fn finish(mut self) -> Result<(Vec<Dead>, Vec<Error>)> {
         self.look_up_waiting()?;
         self.derive()?;
         Ok((self.dead, self.unreadable.into_values().collect()))
@@ -151,14 +176,14 @@ impl<'a> DroppedRefs<'a> {
     /// Looks up the places of entries. If an index page cannot be read, derives the places if
     /// `derive`, and leaves the entries for later otherwise.
     fn look_up(&mut self, entries: &Entries, derive: bool) -> Result<()> {
-        let (env, cmp) = (&self.job.env, &self.job.options.comparator);
+        let (env, cmp) = (self.job.env, self.job.cmp);
         // Takes the present blob files, so that files replaced by garbage collection are not kept
         // longer.
         let blobs = (self.job.blobs)();
         let mut sought = Vec::with_capacity(entries.entries.len());
         for w in &entries.entries {
             let name = Name {
-                family: self.job.family.id,
+                family: self.job.family,
                 key: &entries.keys[w.key.clone()],
                 seq: w.seq,
             };

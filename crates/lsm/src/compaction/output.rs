@@ -1,6 +1,6 @@
 //! [`Outputs`]: the tables that a compaction writes, and their removal if the compaction fails.
 
-use crate::compaction::dropped_refs::DroppedRefs;
+use crate::compaction::dropped_refs::{DroppedRefs, DroppingJob};
 use crate::compaction::ranges::TombstoneCutter;
 use crate::compaction::run::CompactionJob;
 use crate::options::{Compression, FamilyOptions};
@@ -121,7 +121,13 @@ impl<'a> Outputs<'a> {
             .with_compressed(job.options.blob_compression != Compression::None),
             blobs: (job.blobs)(),
             lookups: LOOKUPS_A_SET,
-            dropped_refs: DroppedRefs::new(job),
+            dropped_refs: DroppedRefs::new(DroppingJob {
+                env: &job.env,
+                family: job.family.id,
+                cmp: &job.options.comparator,
+                blobs: job.blobs,
+                cancelled: job.cancelled,
+            }),
             allowed: 0,
             moved: 0,
             moved_records: 0,

@@ -17,7 +17,7 @@ use crate::version::{BlobSet, TableFile, TableStore};
 use basalt_blob::BlobMeta;
 use basalt_env::Env;
 use basalt_env::sync::Mutex;
-use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};
+use basalt_env::sync::atomic::AtomicBool;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::{Cmp, SeqNo};
 use basalt_kv::merge::Merging;
@@ -57,14 +57,6 @@ pub struct CompactionJob<'a> {
 }
 
 impl CompactionJob<'_> {
-    /// Fails with `Cancelled` once the job is cancelled.
-    pub(super) fn check_cancelled(&self) -> Result<()> {
-        match self.cancelled.load(Atomic::Relaxed) {
-            false => Ok(()),
-            true => Err(cancelled()),
-        }
-    }
-
     /// Returns true if the user key lies in the job's range.
     fn has(&self, cmp: &Cmp, user_key: &[u8]) -> bool {
         self.range.as_ref().is_none_or(|(from, to)| {

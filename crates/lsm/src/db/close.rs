@@ -42,6 +42,7 @@ impl Engine {
             }
             let end = result
                 .and_then(|()| self.flush_all())
+                .map(|()| self.mark_dropped_before_close())
                 .and_then(|()| self.forget_logs(&mut writer));
             writer.log = None;
             writer.left.clear();

@@ -80,6 +80,8 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "Engine::metric_source",
         "Engine::dir_lock",
         "Tree::dropped_pages",
+        "DroppedReferences::0",
+        "FamilyPages::unrecorded_blobs",
         "Counters::source",
         "level_stats::LevelIo",
         "events::EventQueue",
@@ -103,6 +105,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "outcome::Outcome",
         "input::InputProgress",
         "PreparedSet::created",
+        "PreparedSet::created_blobs",
         // Files.
         "OpenFile::slot",
         "removal::RemovalState",

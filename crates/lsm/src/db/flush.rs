@@ -7,6 +7,7 @@ use super::flush_values::{KeptLog, Values};
 use super::memtable_set::MemtableSet;
 use super::page_changes::FlushedChanges;
 use super::page_flush::write_pages;
+use super::page_values::{PageValues, read_from};
 use super::pages::FamilyPages;
 use super::view::View;
 use crate::compaction::ranges::RangeDelFilter;
@@ -21,7 +22,7 @@ use crate::options::{Compression, FamilyOptions};
 use crate::version::FileLocation;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::{BlobFile, TableStore};
-use basalt_blob::{BlobMeta, Name, Separator};
+use basalt_blob::{BlobMeta, Name, Reference, Separator};
 use basalt_env::IoPriority;
 use basalt_env::sync::atomic::AtomicBool;
 use basalt_fs::Result;
@@ -322,6 +323,8 @@ struct Flush<'a> {
     edit: Edit,
     /// Paths of the new files. They are removed in this order if the flush fails.
     files: Vec<PathBuf>,
+    /// True if the edit has blob files of families in pages.
+    has_page_blobs: bool,
     /// Number of the log, if it stays as a blob file.
     kept: Option<u64>,
     /// Trees that have entries of the memtables, by family, and the changes that are kept of these.
@@ -339,6 +342,7 @@ impl<'a> Flush<'a> {
             warm: engine.should_warm_cache(memtables.memory()),
             edit: Edit::default(),
             files: Vec::new(),
+            has_page_blobs: false,
             kept: None,
             trees: Vec::new(),
         }
@@ -427,8 +431,12 @@ impl<'a> Flush<'a> {
                 continue;
             };
             let ctx = &self.engine.ctx;
+            let (family, blobs) = (&view.families[id], &view.version.blobs);
+            let new_number = Box::new(|| self.engine.tree.new_file_number());
+            let values = PageValues::new(&ctx.tables, *id, &family.options, new_number, self.warm);
+            let read = |name: &Name<'_>, to: &Reference| read_from(blobs, name, to);
             let write = || {
-                write_pages(&ctx.env, tree, &view.families[id], mem, seq)?;
+                write_pages(&ctx.env, tree, family, mem, seq, &read, values)?;
                 let set = self.memtables.number;
                 let changes = || FlushedChanges::of(mem, set);
                 tree.pages.keeps_changes().then(changes).transpose()
@@ -439,6 +447,17 @@ impl<'a> Flush<'a> {
                     ctx.remove_files(&self.files);
                     return Err(e);
                 }
+            }
+            // These files are not in `files`: the pages refer to them, so they stay if this attempt
+            // fails behind the write.
+            for (number, meta) in tree.pages.unrecorded_blobs() {
+                ctx.counters.flush_bytes.add(meta.size);
+                self.has_page_blobs = true;
+                self.edit.add_blobs.push(AddBlob {
+                    number,
+                    meta,
+                    location: FileLocation::Local,
+                });
             }
             self.edit.pages.push((*id, seq));
         }
@@ -474,7 +493,7 @@ impl<'a> Flush<'a> {
     /// Makes the names of the new files durable.
     fn sync_names(&self) -> Result<()> {
         let ctx = &self.engine.ctx;
-        if !self.files.is_empty()
+        if (!self.files.is_empty() || self.has_page_blobs)
             && let Err(e) = ctx.env.fs().sync_metadata(&ctx.dir)
         {
             ctx.remove_files(&self.files);
@@ -538,7 +557,7 @@ impl<'a> Flush<'a> {
         // The edit is durable.
         self.trees
             .iter()
-            .for_each(|(_, tree, _)| tree.tree().confirm());
+            .for_each(|(_, tree, _)| tree.note_recorded());
         if self.warm {
             engine.open_new(&tables, &blob_files);
         }

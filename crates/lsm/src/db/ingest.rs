@@ -89,8 +89,10 @@ pub struct TableWriter {
 pub struct Prepared(Arc<PreparedSet>);
 
 struct PreparedSet {
-    /// Holds the files until they are added.
+    /// Holds the files of tables until they are added.
     created: Mutex<Created>,
+    /// Holds the blob files until they are added.
+    created_blobs: Mutex<Created>,
     engine: Arc<Engine>,
     family: FamilyEntry,
     seq: SeqNo,
@@ -261,14 +263,15 @@ impl TableWriter {
             return Err(e.clone());
         }
         self.end_table()?;
-        let mut created = self.created;
+        let mut created_blobs = Created::new(self.engine.ctx.tables.clone());
         let mut blobs = Vec::new();
         for (number, meta) in self.separator.finish()? {
-            created.add(self.engine.ctx.tables.blob_path(number));
+            created_blobs.add(self.engine.ctx.tables.blob_path(number));
             blobs.push((number, Arc::new(meta)));
         }
         Ok(Prepared(Arc::new(PreparedSet {
-            created: named("PreparedSet::created", Mutex::new(created)),
+            created: named("PreparedSet::created", Mutex::new(self.created)),
+            created_blobs: named("PreparedSet::created_blobs", Mutex::new(created_blobs)),
             engine: self.engine,
             family: self.family,
             seq: self.seq,
@@ -320,17 +323,24 @@ impl PreparedSet {
         tables.chain(self.blobs.iter().map(|(_, m)| m.size)).sum()
     }
 
-    fn paths(&self) -> Vec<PathBuf> {
+    /// Returns the paths of the files that an edit adds. If the entries are in pages, these are the
+    /// blob files.
+    fn paths(&self, is_in_pages: bool) -> Vec<PathBuf> {
         let store = &self.engine.ctx.tables;
-        let tables = self.tables.iter().map(|(n, _)| store.path(*n));
+        let tables = self.tables.iter().filter(|_| !is_in_pages);
+        let tables = tables.map(|(n, _)| store.path(*n));
         let blobs = self.blobs.iter().map(|(n, _)| store.blob_path(*n));
         tables.chain(blobs).collect()
     }
 
-    /// Its files go with an edit from here on.
-    fn give(&self) {
-        self.fate.store(STATE_IN_DOUBT, SeqCst);
-        self.created.lock().keep();
+    /// The files that an edit adds go with it from here on. Tables whose entries are in pages stay
+    /// with the set.
+    fn give(&self, is_in_pages: bool) {
+        self.created_blobs.lock().keep();
+        if !is_in_pages {
+            self.fate.store(STATE_IN_DOUBT, SeqCst);
+            self.created.lock().keep();
+        }
     }
 
     fn check_ready(&self, twice: bool) -> Result<()> {
@@ -717,10 +727,8 @@ impl Engine {
             .map(|(t, (set, _))| table_info(&set.family.name, t.level as usize, t.number, &t.meta))
             .collect();
         // From here on the files go with the edit.
-        // The files of sets whose entries are in pages go with the sets.
-        let with_edit = || sets.iter().filter(|set| is_table(set));
-        with_edit().for_each(|s| s.give());
-        let files = with_edit().flat_map(|s| s.paths()).collect();
+        sets.iter().for_each(|s| s.give(!is_table(s)));
+        let files = sets.iter().flat_map(|s| s.paths(!is_table(s))).collect();
         let install = || {
             self.tree.install(edit, files, |_, view| {
                 view.ingested = seq;
@@ -755,7 +763,7 @@ impl Engine {
             return Err(e.context(what));
         }
         for (_, tree) in &trees {
-            tree.tree().confirm();
+            tree.note_recorded();
             tree.end_doubt();
         }
         sets.iter()

@@ -11,6 +11,7 @@ use super::flush_values::Values;
 use super::lost_edits::{LoadedCatalog, NamedLogs, Search};
 use super::memtable_set::MemtableSet;
 use super::page_flush::write_pages;
+use super::page_values::{PageValues, read_from};
 use super::pages::{self, PageView};
 use super::store_dir::{check_can_open_or_create, is_data, remove_unfinished, remove_unused_files};
 use super::store_files::{LOCK, StoreFile};
@@ -23,8 +24,8 @@ use crate::version::catalog::{Catalog, CatalogTable, LiveLog};
 use crate::version::edit::{AddBlob, Edit};
 use crate::version::manifest::{self, CURRENT, Manifest};
 use crate::version::{BlobSet, FamilyVersion, TableStore, Version};
-use basalt_blob::Separator;
 use basalt_blob::inspect::indexed_logs;
+use basalt_blob::{Name, Reference, Separator};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::{Env, IoPriority};
 use basalt_fs::{Error, ErrorKind, Reach, Result};
@@ -141,6 +142,9 @@ pub(crate) fn bind_families(
         {
             wanted.merge_operator = merge::built_in(name);
         }
+        if f.pages.is_some() {
+            wanted.pages.get_or_insert_default();
+        }
         families.insert(
             id,
             FamilyEntry {
@@ -166,12 +170,6 @@ pub(crate) fn check_engines(
         if options.pages.is_some() && family.pages.is_none() {
             return Err(Error::invalid(format!(
                 "family {:?} is kept in levels of tables, and the options ask for pages; open it without `pages`, or copy its entries into a new family",
-                family.name
-            )));
-        }
-        if family.pages.is_some() && options.min_blob_size.is_some() {
-            return Err(Error::invalid(format!(
-                "family {:?} is kept in pages, which have all values in them; open it without `min_blob_size`",
                 family.name
             )));
         }
@@ -525,7 +523,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         number,
         &catalog.to_edit().encode(),
     )?;
-    trees.values().for_each(|tree| tree.pages.tree().confirm());
+    trees.values().for_each(|tree| tree.pages.note_recorded());
     remove_unused_files(env, dir, &names, &catalog, number);
     pages::remove_unnamed(env, dir, &catalog);
 
@@ -677,12 +675,27 @@ impl LogRecovery<'_> {
         )
         .with_compressed(families.values().any(may_compress));
         let mut values = Values::new(separator, None, &new_number);
+        // What pages refer to before these memtables.
+        let blobs = match trees.is_empty() {
+            true => BlobSet::default(),
+            false => BlobSet::of(tables, catalog),
+        };
         let mut edit = Edit::default();
         for (id, mem) in memtable_set.mems.iter().filter(|(_, m)| !m.is_empty()) {
             let family = &families[id];
             if let Some(tree) = trees.get_mut(id) {
                 let seq = memtable_set.last_seq();
-                write_pages(env, tree, family, mem, seq)?;
+                let numbers = Box::new(&new_number);
+                let values = PageValues::new(tables, *id, &family.options, numbers, false);
+                let read = |name: &Name<'_>, to: &Reference| read_from(&blobs, name, to);
+                write_pages(env, tree, family, mem, seq, &read, values)?;
+                for (number, meta) in tree.pages.unrecorded_blobs() {
+                    edit.add_blobs.push(AddBlob {
+                        number,
+                        meta,
+                        location: FileLocation::Local,
+                    });
+                }
                 *tree = PageView::of(&tree.pages, seq);
                 edit.pages.push((*id, seq));
                 continue;
@@ -699,7 +712,7 @@ impl LogRecovery<'_> {
                 location: FileLocation::Local,
             });
         }
-        if !edit.add_tables.is_empty() {
+        if !edit.add_tables.is_empty() || !edit.add_blobs.is_empty() {
             env.fs().sync_metadata(self.dir)?;
         }
         edit.date_blobs(env.clock().wall_ms());

@@ -1,17 +1,22 @@
 //! The flush of a memtable to pages: of each key, its newest state.
 //!
+//! Large values go to blob files, and their references to the pages. The files are finished when
+//! the entries are, before the pages are committed. Values in lists of operands stay in the pages.
+//!
 //! Entries in pages have no sequence number, and there is one for each key. So operands are merged
 //! with what the tree has, and a range tombstone becomes a tombstone for each key that the tree has
 //! in its range. Readers that need an older state hold a view with the memtable and the older
 //! content of the tree.
 
 use super::families::FamilyEntry;
+use super::page_values::{PageValues, ReadReference};
 use super::page_versions::{Versions, entry_of, versions_of};
 use super::pages::PageView;
 use crate::iter::InternalIter;
 use crate::memtable::{MemIter, MemTable};
+use basalt_blob::{Name, Reference};
 use basalt_env::Env;
-use basalt_fs::{Bytes, Result};
+use basalt_fs::{Bytes, Error, Result};
 use basalt_kv::key::{Cmp, Kind, SeqNo, split_internal_key, trailer_seq};
 use basalt_kv::merge::Merging;
 use basalt_kv::ranges::Fragments;
@@ -22,8 +27,12 @@ use std::sync::Arc;
 pub(crate) struct FlushEntries<'a> {
     /// The tree before the flush.
     tree: &'a PageView,
+    family: u32,
     merging: Merging,
     now_ms: u64,
+    /// Reads values that the tree refers to.
+    read: ReadReference<'a>,
+    values: PageValues<'a>,
     mem: MemIter,
     /// True if `key`, `kind` and `value` are the memtable's next entry, which is not taken yet.
     has_next: bool,
@@ -84,6 +93,8 @@ impl<'a> FlushEntries<'a> {
         family: &FamilyEntry,
         mem: &Arc<MemTable>,
         now_ms: u64,
+        read: ReadReference<'a>,
+        values: PageValues<'a>,
     ) -> Result<FlushEntries<'a>> {
         let runs = mem.ranges();
         let pieces = runs.iter().flat_map(|run| run.iter());
@@ -102,6 +113,9 @@ impl<'a> FlushEntries<'a> {
         let merge_operator = family.options.merge_operator.clone();
         let mut entries = FlushEntries {
             tree,
+            family: family.id,
+            read,
+            values,
             merging: Merging::new(family.name.clone(), merge_operator),
             now_ms,
             mem: iter,
@@ -135,6 +149,7 @@ impl<'a> FlushEntries<'a> {
             // The versions that count, from the newest down: operands, and what ends them.
             let mut versions = Versions::new();
             let mut has_end = false;
+            let newest = trailer_seq(split_internal_key(self.mem.key()).1);
             while self.mem.valid() {
                 let (user, trailer) = split_internal_key(self.mem.key());
                 if user != &self.key[..] {
@@ -166,6 +181,10 @@ impl<'a> FlushEntries<'a> {
                     self.merged(versions, is_open)?
                 }
             };
+            let separated = self.values.put(&self.key, newest, self.kind, &self.value)?;
+            if let Some(reference) = separated {
+                (self.kind, self.value) = (Kind::BlobRef, reference);
+            }
             self.has_next = true;
             return Ok(());
         }
@@ -176,9 +195,26 @@ impl<'a> FlushEntries<'a> {
     /// versions.
     fn merged(&self, mut versions: Versions, is_open: bool) -> Result<(Kind, Bytes)> {
         if is_open && let Some(entry) = self.tree.get(&self.key, true)? {
-            versions.extend(versions_of(entry)?);
+            match entry {
+                (Kind::BlobRef, payload) => versions.push(self.referred(&payload)?),
+                entry => versions.extend(versions_of(entry)?),
+            }
         }
         entry_of(versions, &self.merging, &self.key, self.now_ms)
+    }
+
+    /// Returns the entry of a reference with its value. An expired value is not read.
+    fn referred(&self, payload: &[u8]) -> Result<(Kind, Bytes)> {
+        let to = Reference::decode(payload)?;
+        if to.is_over(self.now_ms) {
+            return Ok((Kind::Delete, Bytes::new()));
+        }
+        let name = Name {
+            family: self.family,
+            key: &self.key,
+            seq: 0,
+        };
+        (self.read)(&name, &to)
     }
 }
 
@@ -198,6 +234,7 @@ impl SortedEntries for FlushEntries<'_> {
         self.is_deleted = match (self.has_next, self.deleted.has_next) {
             (false, false) => {
                 self.is_taken = false;
+                self.values.finish()?;
                 return Ok(false);
             }
             (true, true) => self.deleted.key < self.key,
@@ -228,19 +265,37 @@ impl SortedEntries for FlushEntries<'_> {
     }
 }
 
-/// Writes a memtable, whose highest sequence number is `seq`, to the pages of its family.
-pub(crate) fn write_pages(
+/// Writes a memtable, whose highest sequence number is `seq`, to the pages of its family. Large
+/// values go to `values`, and `read` reads values that the tree refers to. Writes nothing if an
+/// earlier attempt has written the memtable.
+///
+/// The edit that records the write must have the blob files of
+/// [`super::pages::FamilyPages::unrecorded_blobs`].
+pub(crate) fn write_pages<'a>(
     env: &Env,
-    tree: &PageView,
+    tree: &'a PageView,
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
     seq: SeqNo,
+    read: ReadReference<'a>,
+    values: PageValues<'a>,
 ) -> Result<()> {
     let write = || {
-        let mut entries = FlushEntries::new(tree, family, mem, env.clock().wall_ms())?;
-        tree.pages.write(&mut entries, seq)
+        let pages = &tree.pages;
+        if !pages.has_written(seq) {
+            let now_ms = env.clock().wall_ms();
+            let mut entries = FlushEntries::new(tree, family, mem, now_ms, read, values)?;
+            let written = pages.write(&mut entries, seq);
+            // A write that has failed may be in the tree all the same.
+            if written.is_ok() || pages.has_written(seq) {
+                pages.note_blobs(entries.values.keep());
+            }
+            written?;
+        }
+        pages.note_written();
+        Ok(())
     };
-    write().map_err(|e| {
+    write().map_err(|e: Error| {
         e.context(format!(
             "writing out a memtable of family {:?}",
             family.name

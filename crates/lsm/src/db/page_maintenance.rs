@@ -54,6 +54,7 @@ impl Engine {
             }
         };
         let result = restarted.and_then(|()| maintained());
+        let result = result.and(self.mark_dropped_records(family, pages));
         if is_due {
             pages.compute_debt();
         } else {
@@ -68,7 +69,9 @@ impl Engine {
         };
         // An error in a dropped family concerns no caller.
         let result = if pages.is_dropped() { Ok(()) } else { result };
-        pages.end_maintenance(result.is_err(), is_shown);
+        // A flush was in the way of some marks.
+        let is_marked = pages.dropped_references().is_empty() || pages.is_dropped();
+        pages.end_maintenance(result.is_err(), is_shown && is_marked);
         if let Err(e) = result {
             let e = e.context("maintaining the pages of a family");
             self.health.compaction_failed(e.clone(), false);
@@ -78,7 +81,7 @@ impl Engine {
             });
             self.background.retry_later();
         }
-        match is_shown {
+        match is_shown && is_marked {
             true => self.background.schedule(),
             // A flush or the maintenance of another family was in the way.
             false => self.background.schedule_after(RETRY_PAUSE),

@@ -6,15 +6,18 @@
 
 use super::families::FamilyEntry;
 use super::page_changes::{FlushedChanges, PageChanges};
+use super::page_values::{DroppedReferences, FinishedBlobs};
 use super::page_versions::{entry_of, found_entry, versions_of};
-use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision};
+use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecision, KeyDecision};
 use crate::version::TableStore;
 use crate::version::catalog::Catalog;
+use basalt_blob::{Name, ReadMode, Reference};
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
 use basalt_kv::entry::{FoundEntry, expiry_of};
-use basalt_kv::key::{Kind, SeqNo};
+use basalt_kv::key::{Cmp, Kind, SeqNo};
 use basalt_kv::merge::Merging;
 use basalt_tree::{
     EntryDecision, EntryFilter, PageTree, SortedEntries, TreeCheck, TreeOptions, TreeSnapshot,
@@ -36,6 +39,10 @@ pub(crate) struct FamilyPages {
     tables: Arc<TableStore>,
     dir: PathBuf,
     tree: PageTree,
+    dropped_references: Arc<DroppedReferences>,
+    /// The blob files that the last flush refers to, until its edit is durable. A flush that is
+    /// tried again finds its entries in the tree, and must record the same files.
+    unrecorded_blobs: Mutex<FinishedBlobs>,
     /// True once a precondition has named the family: flushes keep their changes from then on.
     keeps_changes: AtomicBool,
     /// True while the tree may have entries of an ingestion whose edit is not durable.
@@ -73,7 +80,8 @@ pub(crate) type PageViews = Arc<BTreeMap<u32, PageView>>;
 
 /// Drops expired values, and asks the compaction filter of a family about the others.
 struct FamilyFilter {
-    env: Env,
+    tables: Arc<TableStore>,
+    id: u32,
     family: Arc<str>,
     filter: Option<Arc<dyn CompactionFilter>>,
     merging: Merging,
@@ -81,7 +89,7 @@ struct FamilyFilter {
 
 impl EntryFilter for FamilyFilter {
     fn decide(&self, key: &[u8], kind: Kind, value: &[u8]) -> EntryDecision {
-        let now_ms = self.env.clock().wall_ms();
+        let now_ms = self.tables.env().clock().wall_ms();
         let expiry = match kind {
             Kind::PutTtl => match expiry_of(value) {
                 Ok(at) if at <= now_ms => return EntryDecision::Remove,
@@ -91,18 +99,27 @@ impl EntryFilter for FamilyFilter {
             },
             Kind::Put => 0,
             Kind::Merge => return self.decide_list(key, value, now_ms),
+            Kind::BlobRef => return self.decide_reference(key, value, now_ms),
             _ => return EntryDecision::Keep,
         };
+        self.ask(key, kind, value, expiry, now_ms)
+    }
+}
+
+impl FamilyFilter {
+    /// Asks the compaction filter about a value, which follows an expiry of `expiry` bytes.
+    fn ask(
+        &self,
+        key: &[u8],
+        kind: Kind,
+        value: &[u8],
+        expiry: usize,
+        now_ms: u64,
+    ) -> EntryDecision {
         let Some(filter) = &self.filter else {
             return EntryDecision::Keep;
         };
-        let context = FilterContext {
-            family: &self.family,
-            level: 0,
-            seq: 0,
-            now_ms,
-        };
-        match filter.filter(&context, key, &value[expiry..]) {
+        match filter.filter(&self.context(now_ms), key, &value[expiry..]) {
             FilterDecision::Keep => EntryDecision::Keep,
             FilterDecision::Remove => EntryDecision::Remove,
             FilterDecision::Change(new) => {
@@ -112,9 +129,54 @@ impl EntryFilter for FamilyFilter {
             }
         }
     }
-}
 
-impl FamilyFilter {
+    fn context(&self, now_ms: u64) -> FilterContext<'_> {
+        FilterContext {
+            family: &self.family,
+            level: 0,
+            seq: 0,
+            now_ms,
+        }
+    }
+
+    /// Drops an expired reference. Reads the value of another one if there is a compaction filter.
+    /// A value that the filter changes is in the page from then on.
+    fn decide_reference(&self, key: &[u8], value: &[u8], now_ms: u64) -> EntryDecision {
+        // A reader reports what is wrong.
+        let Ok(to) = Reference::decode(value) else {
+            return EntryDecision::Keep;
+        };
+        if to.is_over(now_ms) {
+            return EntryDecision::Remove;
+        }
+        let Some(filter) = &self.filter else {
+            return EntryDecision::Keep;
+        };
+        match filter.filter_key(&self.context(now_ms), key) {
+            Some(KeyDecision::Keep) => return EntryDecision::Keep,
+            Some(KeyDecision::Remove) => return EntryDecision::Remove,
+            None => {}
+        }
+        let name = Name {
+            family: self.id,
+            key,
+            seq: 0,
+        };
+        // The blob files of a flush are not there before its edit. A later compaction asks again.
+        let read = self.tables.newest_blobs().map(|blobs| {
+            let (kind, payload) = blobs.read(&name, &to, &Cmp::Bytewise, ReadMode::job(false))?;
+            let expiry = to.expire_at_ms.map_or(0, |_| 8);
+            if payload.len() < expiry {
+                expiry_of(&payload)?;
+            }
+            Ok::<_, Error>(self.ask(key, kind, &payload, expiry, now_ms))
+        });
+        match read {
+            Some(Ok(decision)) => decision,
+            Some(Err(_)) | None => EntryDecision::Keep,
+        }
+    }
+
     /// Merges operands once the value below them has expired.
     fn decide_list(&self, key: &[u8], value: &[u8], now_ms: u64) -> EntryDecision {
         let list = (Kind::Merge, Bytes::copy_from_slice(value));
@@ -168,9 +230,15 @@ pub(crate) fn seq_of(note: &[u8]) -> Option<SeqNo> {
     Some(SeqNo::from_le_bytes(note.try_into().ok()?))
 }
 
-fn tree_options(env: &Env, name: &str, options: &FamilyOptions) -> TreeOptions {
+fn tree_options(
+    tables: &Arc<TableStore>,
+    id: u32,
+    name: &str,
+    options: &FamilyOptions,
+) -> TreeOptions {
     let filter = FamilyFilter {
-        env: env.clone(),
+        tables: tables.clone(),
+        id,
         family: name.into(),
         filter: options.compaction_filter.clone(),
         merging: Merging::new(name.into(), options.merge_operator.clone()),
@@ -181,8 +249,20 @@ fn tree_options(env: &Env, name: &str, options: &FamilyOptions) -> TreeOptions {
 
 impl FamilyPages {
     pub fn new(tables: &Arc<TableStore>, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
+        FamilyPages::observed(tables, dir, tree, Arc::default())
+    }
+
+    /// Returns the tree of a family that reports its dropped references to `dropped_references`.
+    fn observed(
+        tables: &Arc<TableStore>,
+        dir: PathBuf,
+        tree: PageTree,
+        dropped_references: Arc<DroppedReferences>,
+    ) -> Arc<FamilyPages> {
         Arc::new(FamilyPages {
             tables: tables.clone(),
+            dropped_references,
+            unrecorded_blobs: named("FamilyPages::unrecorded_blobs", Mutex::default()),
             keeps_changes: AtomicBool::new(false),
             is_in_doubt: AtomicBool::new(false),
             debt_permille: AtomicU64::new(0),
@@ -200,11 +280,41 @@ impl FamilyPages {
         &self.tree
     }
 
+    /// Returns the references that the tree has dropped.
+    pub fn dropped_references(&self) -> &DroppedReferences {
+        &self.dropped_references
+    }
+
+    /// Returns true if the last write was that of entries up to `seq`.
+    pub fn has_written(&self, seq: SeqNo) -> bool {
+        self.tree.note() == note_of(seq)
+    }
+
+    /// Notes the blob files that the last write refers to. They stay until
+    /// [`FamilyPages::note_recorded`].
+    pub fn note_blobs(&self, blobs: FinishedBlobs) {
+        *self.unrecorded_blobs.lock() = blobs;
+    }
+
+    /// Returns the blob files of the last write that no durable edit has.
+    pub fn unrecorded_blobs(&self) -> FinishedBlobs {
+        self.unrecorded_blobs.lock().clone()
+    }
+
+    /// Notes that the edit is durable that records the last write.
+    pub fn note_recorded(&self) {
+        self.unrecorded_blobs.lock().clear();
+        self.tree.confirm();
+        if !self.dropped_references.is_empty() {
+            self.note_written();
+        }
+    }
+
     /// Writes the entries of a memtable. `seq` is the highest sequence number up to which the tree
     /// has all entries then. Writes nothing if an earlier attempt has written them.
     pub fn write(&self, entries: &mut dyn SortedEntries, seq: SeqNo) -> Result<()> {
         let note = note_of(seq);
-        if self.tree.note() != note {
+        if !self.has_written(seq) {
             self.tree.restart()?;
             if let Err(e) = self.tree.write_unconfirmed(entries, note) {
                 // What was written would keep its space. If it cannot be given back now, the next
@@ -346,12 +456,18 @@ impl Drop for FamilyPages {
             // As a job: the last one to let go may hold any lock of the store.
             let (env, tree) = (self.tables.env().clone(), self.tree.clone());
             let dir = std::mem::take(&mut self.dir);
+            let tables = self.tables.clone();
+            let blobs = std::mem::take(&mut *self.unrecorded_blobs.lock());
             self.tables
                 .jobs()
                 .spawn(JobPriority::Housekeeping, move || {
                     // If a file cannot be removed now, the next open of the store removes it.
                     let _ = tree.abandon();
                     let _ = PageTree::destroy(&env, &dir);
+                    // The manifest that has dropped the family names none of these files.
+                    for (number, _) in blobs {
+                        tables.remove(&tables.blob_path(number));
+                    }
                 });
         }
     }
@@ -415,8 +531,15 @@ pub(crate) fn create(
     env.fs().sync_metadata(dir)?;
     let dir = tree_dir(dir, family, 0);
     PageTree::destroy(env, &dir)?;
-    let tree = PageTree::open(env, &dir, &tree_options(env, name, options))?;
-    Ok(PageView::of(&FamilyPages::new(tables, dir, tree), 0))
+    let dropped = Arc::new(DroppedReferences::default());
+    let tree_options = tree_options(tables, family, name, options);
+    let tree_options = match options.min_blob_size {
+        Some(_) => tree_options.drop_observer(Some(dropped.clone())),
+        None => tree_options,
+    };
+    let tree = PageTree::open(env, &dir, &tree_options)?;
+    let pages = FamilyPages::observed(tables, dir, tree, dropped);
+    Ok(PageView::of(&pages, 0))
 }
 
 /// Opens the trees of all families of a catalog that are kept in pages.
@@ -434,8 +557,15 @@ pub(crate) fn open_all(
             continue;
         };
         let dir = tree_dir(dir, *id, family.tree);
-        let options = tree_options(env, &family.name, &families[id].options);
-        let options = options.create_if_missing(false);
+        let dropped = Arc::new(DroppedReferences::default());
+        let of_family = &families[id].options;
+        let mut options = tree_options(tables, *id, &family.name, of_family);
+        options.create_if_missing = false;
+        // Without references, a tree has nothing to report.
+        let mut blobs = catalog.blobs.values();
+        if of_family.min_blob_size.is_some() || blobs.any(|b| b.meta.families.contains_key(id)) {
+            options.drop_observer = Some(dropped.clone());
+        }
         let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
         let opened = match read_only {
             true => PageTree::open_read_only(env, &dir, &options, &keep),
@@ -446,7 +576,7 @@ pub(crate) fn open_all(
             _ => e.context(format!("opening the pages of family {:?}", family.name)),
         })?;
         check_is_whole(&dir, &tree.note(), recorded)?;
-        let pages = FamilyPages::new(tables, dir, tree);
+        let pages = FamilyPages::observed(tables, dir, tree, dropped);
         pages.compute_debt();
         trees.insert(*id, PageView::of(&pages, recorded));
     }
@@ -497,8 +627,9 @@ pub(crate) fn check(
     families: &BTreeMap<u32, FamilyEntry>,
 ) -> Result<Vec<(u32, TreeCheck)>> {
     let of_pages = (catalog.families.iter()).filter_map(|(id, f)| Some((id, f, f.pages?)));
+    let tables = TableStore::new(env, dir);
     let checked = of_pages.map(|(id, family, recorded)| {
-        let options = tree_options(env, &family.name, &families[id].options);
+        let options = tree_options(&tables, *id, &family.name, &families[id].options);
         let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
         let dir = tree_dir(dir, *id, family.tree);
         let mut found = PageTree::check(env, &dir, &options, &keep)?;
@@ -510,6 +641,37 @@ pub(crate) fn check(
         Ok((*id, found))
     });
     checked.collect()
+}
+
+/// Passes each reference in the tree of a family to `each`, with its key, as the catalog knows the
+/// tree. The tree is closed.
+pub(crate) fn walk_references(
+    env: &Env,
+    dir: &Path,
+    catalog: &Catalog,
+    id: u32,
+    each: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<()> {
+    let family = &catalog.families[&id];
+    let recorded = family.pages.unwrap_or(0);
+    let keep = |note: &[u8]| seq_of(note).is_some_and(|seq| seq <= recorded);
+    let dir = tree_dir(dir, id, family.tree);
+    let tree = PageTree::open_read_only(env, &dir, &TreeOptions::default(), &keep)?;
+    let mut walk = || {
+        let mut cursor = tree.cursor(&tree.snapshot());
+        cursor.seek(b"")?;
+        let mut key = Vec::new();
+        while cursor.next_entry()? {
+            key.clear();
+            if let (Kind::BlobRef, value) = cursor.take(&mut key)? {
+                each(&key, &value);
+            }
+        }
+        Ok(())
+    };
+    let walked = walk();
+    tree.abandon()?;
+    walked
 }
 
 /// Returns the families and the numbers of all trees of a store.

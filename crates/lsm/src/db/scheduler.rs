@@ -56,6 +56,11 @@ impl Engine {
                     engine.note_extra_reads();
                 }
             });
+            let engine = Arc::downgrade(self);
+            self.ctx.tables.read_blobs_from(move || {
+                let engine = engine.upgrade()?;
+                Some(engine.tree.view().version.blobs.clone())
+            });
             self.hold_memory();
         }
         self.offer_metrics();

@@ -134,7 +134,12 @@ impl Db {
             name: f.name.clone(),
             comparator: f.options.comparator.clone(),
             merge_operator: f.options.merge_operator.clone(),
-            min_blob_size: f.options.min_blob_size,
+            // The flush separates the values of a family in pages: its log never stays as a blob
+            // file.
+            min_blob_size: f
+                .options
+                .min_blob_size
+                .filter(|_| f.options.pages.is_none()),
             blob_compression: f.options.blob_compression,
         })
     }

@@ -26,6 +26,7 @@ mod manifest_doubt;
 mod memory;
 mod merge;
 mod options;
+mod page_values;
 mod pages;
 mod preconditions;
 mod prelude;

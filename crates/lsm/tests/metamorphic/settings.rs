@@ -211,7 +211,6 @@ impl Settings {
         for (n, name) in FAMILIES.iter().enumerate() {
             if self.is_in_pages(n) {
                 let family = of(&mut options, name);
-                family.min_blob_size = None;
                 family.pages = Some(pages(&mut Rng::of(&[self.seed, self.set, life, 36])));
             }
         }

@@ -624,7 +624,6 @@ pub fn options(seed: u64) -> Options {
     }
     let same = options.default_family.clone();
     let family = options.families.entry(IN_PAGES.to_string()).or_insert(same);
-    family.min_blob_size = None;
     family.pages = Some(pages(&mut Rng::of(&[seed, 3])));
     options
 }

@@ -39,7 +39,6 @@ fn env(fs: &Arc<SimFs>, seed: u64) -> Env {
 /// Returns the size in bytes from which a store with this seed keeps values in blob files.
 fn separation(seed: u64) -> Option<usize> {
     match seed {
-        700..800 => None,
         0..100 => [None, None, Some(1), Some(40)][seed as usize % 4],
         _ if large(seed) => Some(1000),
         _ => [Some(1), Some(40)][seed as usize % 2],

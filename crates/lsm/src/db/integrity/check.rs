@@ -46,6 +46,10 @@ pub struct VerifyReport {
     /// Bytes of records in blob files that references in tables lead to, counted by following each
     /// reference. The rest is garbage, headers and indexes.
     pub referred_bytes: u64,
+    /// Records in blob files of families in pages that no reference leads to and that are not
+    /// marked as garbage: the marks were lost in a crash, or newer entries hide the references.
+    /// Their space is in use.
+    pub unmarked_records: u64,
     /// All damage that was found, with the damage that keeps the store from opening first. Empty if
     /// the store is sound.
     pub damage: Vec<Error>,

@@ -14,7 +14,8 @@
 //!    are not certain, a family's tables become one sorted run, so that repair relies on no order
 //!    between levels.
 //!    `trees` does the same for families in pages: what can be read of a damaged tree goes into a
-//!    new one, and logs are replayed into trees behind what they have.
+//!    new one, and logs are replayed into trees behind what they have. `page_values` writes trees
+//!    with references anew.
 //! 5. `blobs`: the readable records of damaged blob files go into new ones. This step follows
 //!    references: a reference without a readable record becomes a tombstone. Garbage is computed
 //!    anew.
@@ -25,6 +26,7 @@
 
 mod blobs;
 mod logs;
+mod page_values;
 mod tables;
 mod trees;
 
@@ -66,6 +68,8 @@ struct Repair<'a> {
     trees: BTreeMap<u32, PageView>,
     /// Names of the directories of damaged trees.
     aside_trees: Vec<String>,
+    /// Names of the directories of trees that this repair has written anew without a loss.
+    replaced_trees: Vec<String>,
     /// Trees that are moved into `lost` at the end, because the filesystem has no links, and their
     /// new paths.
     moved_trees: Vec<(PathBuf, PathBuf)>,
@@ -172,6 +176,7 @@ pub(crate) fn repair(
         tree_entries: walked.tree_entries,
         trees: BTreeMap::new(),
         aside_trees: Vec::new(),
+        replaced_trees: Vec::new(),
         moved_trees: Vec::new(),
         tables: TableStore::new(env, dir),
         indexed: indexed_logs(env, dir, 0, &BTreeSet::new())?,
@@ -193,11 +198,13 @@ impl Repair<'_> {
             self.set_aside(&name, "it is damaged");
         }
         self.salvage_tables()?;
+        // References in pages are resolved before logs are replayed over them.
+        self.salvage_blobs()?;
         self.salvage_trees()?;
+        self.rewrite_trees_with_values()?;
         self.replay_logs()?;
         self.place_unreferenced_tables()?;
         self.note_reappearing();
-        self.salvage_blobs()?;
         self.finish_tables()?;
         self.finish_blobs();
         for (id, f) in &self.learned.catalog.families {

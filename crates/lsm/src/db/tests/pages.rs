@@ -193,15 +193,6 @@ fn the_engine_of_a_family_stays_and_other_options_are_refused() {
     let mut wrong = options();
     wrong.families.insert("levels".into(), small_pages());
     refused(wrong, "\"levels\" is kept in levels of tables");
-    let mut wrong = options();
-    wrong.default_family.pages = None;
-    wrong.default_family.min_blob_size = Some(100);
-    refused(wrong, "\"default\" is kept in pages");
-    let both = small_pages()
-        .min_blob_size(Some(1))
-        .validate("f")
-        .unwrap_err();
-    assert!(both.to_string().contains("min_blob_size"), "{both}");
     // Without the option, the family keeps its pages.
     let mut without = options();
     without.default_family.pages = None;

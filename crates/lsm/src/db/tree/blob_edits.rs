@@ -115,6 +115,18 @@ impl Tree {
                 edit.remove_blobs.push(number);
             }
         }
+        // References in pages are in no count. A page may have a name as long as a record of its
+        // family is live in a target.
+        let may_be_in_pages = |name: u64| {
+            let is_in_pages =
+                |id: &u32| catalog.families.get(id).is_some_and(|f| f.pages.is_some());
+            let targets = after.lineage.targets(name).into_iter().flatten();
+            let mut targets = targets.filter(|(id, _)| is_in_pages(id) && !gone(id));
+            targets.any(|(id, targets)| {
+                let mut files = targets.iter().filter_map(|(_, to)| after.blobs.get(to));
+                files.any(|file| file.alive(&|of| of == *id).records > 0)
+            })
+        };
         for name in after.lineage.names() {
             let tables = blobs.references.get(&name).copied().unwrap_or(0) as i64;
             let change = update.references.get(&name).copied().unwrap_or(0);
@@ -123,7 +135,7 @@ impl Tree {
                 .moved
                 .as_ref()
                 .is_some_and(|(s, _)| s.contains(&name));
-            if tables + change == 0 && from <= blobs.oldest_job && !new {
+            if tables + change == 0 && from <= blobs.oldest_job && !new && !may_be_in_pages(name) {
                 edit.forget_names.push(name);
             }
         }

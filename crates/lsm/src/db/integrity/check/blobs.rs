@@ -1,13 +1,15 @@
 //! Checks the blob files of a store against the rule that binds them to tables: each record that is
 //! neither marked nor of a dropped family has exactly one reference, and each reference leads to
-//! such a record.
+//! such a record. A record of a family in pages may have none: pages may hide its reference, and a
+//! crash may have lost its mark.
 
 use super::StoreWalk;
 use crate::db::integrity::walk::{check_len, open_named};
 use crate::db::open::bind_families;
+use crate::db::pages;
 use crate::iter::InternalIter;
 use crate::options::Options;
-use crate::version::catalog::{Catalog, CatalogBlob, CatalogTable};
+use crate::version::catalog::{Catalog, CatalogBlob, CatalogFamily, CatalogTable};
 use crate::version::{BlobSet, TableStore, blob_names, table_name};
 use basalt_blob::verify::{digest, verify};
 use basalt_blob::{BlobMeta, BlobReader};
@@ -147,7 +149,21 @@ impl StoreWalk<'_, '_> {
                 let mut iter = table.iter(ReadPattern::Compaction);
                 iter.seek_to_first()?;
                 while iter.valid() {
-                    if let Err(e) = self.follow(*id, cmp, &iter, &set, catalog, &mut referred) {
+                    let followed = parse_internal_key(iter.key()).and_then(|(key, seq, kind)| {
+                        let name = Name {
+                            family: *id,
+                            key,
+                            seq,
+                        };
+                        match kind {
+                            Kind::BlobRef => {
+                                let value = iter.value();
+                                self.follow(&name, cmp, value, &set, catalog, &mut referred)
+                            }
+                            _ => Ok(()),
+                        }
+                    });
+                    if let Err(e) = followed {
                         let e = if e.path().is_none() {
                             e.in_file(&path)
                         } else {
@@ -159,6 +175,24 @@ impl StoreWalk<'_, '_> {
                 }
             }
         }
+        let in_pages = |(id, family): (&u32, &CatalogFamily)| family.pages.map(|_| *id);
+        for id in catalog.families.iter().filter_map(in_pages) {
+            if self.bad_trees.contains(&id) {
+                continue;
+            }
+            let mut bad = Vec::new();
+            pages::walk_references(self.env, self.dir, catalog, id, &mut |key, value| {
+                let name = Name {
+                    family: id,
+                    key,
+                    seq: 0,
+                };
+                let cmp = &Cmp::Bytewise;
+                let followed = self.follow(&name, cmp, value, &set, catalog, &mut referred);
+                bad.extend(followed.err());
+            })?;
+            bad.into_iter().try_for_each(|e| self.report.note(e))?;
+        }
         self.report.referred_bytes += referred.values().map(|r| r.bytes).sum::<u64>();
         // The references of an unreadable table are not known.
         if !self.bad_tables.is_empty() {
@@ -167,31 +201,28 @@ impl StoreWalk<'_, '_> {
         for (number, blob) in &catalog.blobs {
             if !self.bad_blobs.contains(number) {
                 let of = referred.remove(number).unwrap_or_default();
-                let found = self.check_references(*number, blob, catalog, &of);
-                if let Err(e) = found {
-                    self.report.note(e)?;
+                match self.check_references(*number, blob, catalog, &of) {
+                    Ok(unmarked) => self.report.unmarked_records += unmarked,
+                    Err(e) => self.report.note(e)?,
                 }
             }
         }
         Ok(())
     }
 
+    /// Follows the reference of the entry with this name.
     fn follow(
         &self,
-        family: u32,
+        entry: &Name<'_>,
         cmp: &Cmp,
-        iter: &impl InternalIter,
+        payload: &[u8],
         set: &BlobSet,
         catalog: &Catalog,
         referred: &mut BTreeMap<u64, ReferenceSums>,
     ) -> Result<()> {
-        let (key, seq, kind) = parse_internal_key(iter.key())?;
-        if kind != Kind::BlobRef {
-            return Ok(());
-        }
-        let name = Name { family, key, seq };
-        let to = Reference::decode(iter.value())?;
-        let name = to.record(&name);
+        let to = Reference::decode(payload)?;
+        let name = to.record(entry);
+        let (key, seq) = (name.key, name.seq);
         let file = set.file(to.number, &name, cmp)?;
         if self.bad_blobs.contains(&file.number) {
             return Ok(());
@@ -216,26 +247,29 @@ impl StoreWalk<'_, '_> {
         }
     }
 
-    /// Checks that every record has a reference or a mark, or belongs to a dropped family.
+    /// Checks that every record has a reference or a mark, or belongs to a dropped family or one in
+    /// pages. Returns the number of records of families in pages that have neither.
     fn check_references(
         &self,
         number: u64,
         blob: &CatalogBlob,
         catalog: &Catalog,
         of: &ReferenceSums,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let names = blob_names(number, &blob.meta).into_iter();
         let paths: Vec<_> = names.map(|n| self.dir.join(n)).collect();
         let files = (paths.iter().map(|p| self.env.fs().open(p))).collect::<Result<Vec<_>>>()?;
         let reader = open(self.env, &paths, &files, &blob.meta)?;
         let path = paths[0].clone();
         let mut sum = of.hash_sum.wrapping_add(blob.garbage.hash_sum());
-        let mut lost = None;
+        let (mut lost, mut unmarked) = (None, 0);
         let rest = |n: u32| !of.has(n) && !blob.garbage.has(n);
         reader.walk(&rest, &mut |_| Ok(()), &mut |ordinal, record| {
             sum = sum.wrapping_add(record.name().hash(blob.meta.file_id));
-            if catalog.families.contains_key(&record.family) {
-                lost.get_or_insert((ordinal, record));
+            match catalog.families.get(&record.family) {
+                Some(family) if family.pages.is_some() => unmarked += 1,
+                Some(_) => drop(lost.get_or_insert((ordinal, record))),
+                None => {}
             }
             Ok(())
         })?;
@@ -248,7 +282,7 @@ impl StoreWalk<'_, '_> {
             ));
         }
         match sum == reader.hash_sum() {
-            true => Ok(()),
+            true => Ok(unmarked),
             false => bad(format!(
                 "the hashes of references and marks add up to {sum:016x}, those of its records to {:016x}: one belongs to another record",
                 reader.hash_sum()

@@ -45,6 +45,8 @@ pub(super) struct Blobs {
     lineage: Lineage,
     /// The damaged file that a new one was made of, and the bytes of it that could not be read.
     damaged_sources: BTreeMap<u64, (u64, Range<u64>)>,
+    /// Numbers in references of pages.
+    in_pages: BTreeSet<u64>,
     /// Keys whose values are lost, by the file that had them and family.
     lost: BTreeMap<(u64, u32), Vec<Vec<u8>>>,
     all_read: bool,
@@ -518,6 +520,49 @@ impl Repair<'_> {
         Ok(Some((Kind::BlobRef, payload)))
     }
 
+    /// Resolves a reference in pages as [`Repair::lead`] does.
+    pub(super) fn lead_in_pages(
+        &mut self,
+        family: u32,
+        key: &[u8],
+        to: &Reference,
+    ) -> Result<Option<(Kind, Vec<u8>)>> {
+        let name = to.record(&Name {
+            family,
+            key,
+            seq: 0,
+        });
+        let led = self.lead(to, &name, &Cmp::Bytewise)?;
+        if let Some((Kind::BlobRef, payload)) = &led {
+            self.blobs
+                .in_pages
+                .insert(Reference::decode(payload)?.number);
+        }
+        Ok(led)
+    }
+
+    /// Returns the file that a resolved reference leads to.
+    pub(super) fn claimed_file(
+        &self,
+        number: u64,
+        name: &Name<'_>,
+        cmp: &Cmp,
+    ) -> Option<&Arc<BlobFile>> {
+        let file = self.blobs.meaning(number, name, cmp)?;
+        Some(&self.blobs.records(file)?.file)
+    }
+
+    /// Returns true if some blob file may have values of a family.
+    pub(super) fn may_have_values(&self, family: u32) -> bool {
+        let sure = self.learned.sure;
+        let mut sources = self.blobs.sources.values();
+        sources.any(|source| match &source.known {
+            Some(meta) => meta.families.contains_key(&family),
+            // A certain catalog names all files with values of pages, and these are in no log.
+            None => !sure && !source.log,
+        })
+    }
+
     /// Reports the values that cannot be read, and puts the blob files that tables refer to into
     /// the catalog. This is the last step, after all tables have their last form.
     pub(super) fn finish_blobs(&mut self) {
@@ -569,7 +614,7 @@ impl Repair<'_> {
     /// Gives the catalog the files that references lead to. All other records of these files are
     /// marked as garbage.
     fn install_blobs(&mut self) {
-        let mut referred = BTreeSet::new();
+        let mut referred = std::mem::take(&mut self.blobs.in_pages);
         for f in self.learned.catalog.families.values() {
             for CatalogTable { meta, .. } in f.tables.values() {
                 referred.extend(meta.references.iter().map(|(n, _)| *n));

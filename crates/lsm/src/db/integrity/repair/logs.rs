@@ -7,8 +7,6 @@ use crate::db::integrity::report::Loss;
 use crate::db::integrity::walk::{LogScan, is_missing};
 use crate::db::memtable_set::MemtableSet;
 use crate::db::open::{bind_families, check_record};
-use crate::db::page_flush::write_pages;
-use crate::db::pages::PageView;
 use crate::db::store_files::StoreFile;
 use crate::db::write_path::apply::{self, insert};
 use crate::db::write_path::log_space::log_path;
@@ -360,10 +358,9 @@ impl Repair<'_> {
         let families = bind_families(&self.learned.catalog, self.options)?;
         let full = std::mem::replace(&mut replay.memtable_set, self.memtable_set()?);
         for (id, mem) in full.mems.iter().filter(|(_, m)| !m.is_empty()) {
-            if let Some(tree) = self.trees.get_mut(id) {
+            if self.trees.contains_key(id) {
                 let seq = full.last_seq();
-                write_pages(self.env, tree, &families[id], mem, seq)?;
-                *tree = PageView::of(&tree.pages, seq);
+                self.write_memtable_to_pages(&families[id], mem, seq)?;
                 let f = self.learned.catalog.families.get_mut(id);
                 f.expect("it has a tree").pages = Some(seq);
                 continue;

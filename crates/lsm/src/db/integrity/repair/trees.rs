@@ -276,7 +276,7 @@ impl Repair<'_> {
             self.env.fs().rename(&from, &to)?;
         }
         // If a damaged tree cannot be removed, the next open tries again: no edit names it.
-        for name in &self.aside_trees {
+        for name in self.aside_trees.iter().chain(&self.replaced_trees) {
             let _ = PageTree::destroy(self.env, self.dir.join(PAGES_DIR).join(name));
         }
         Ok(())
