@@ -559,8 +559,8 @@ fn chain_memory(chain: &Chain) -> u64 {
                 if pages.deltas.spilled() {
                     bytes += pages.deltas.capacity() * size_of::<Delta>();
                 }
-                let parts = pages.deltas.iter().filter_map(|delta| delta.part.as_ref());
-                let ends = |part: &Box<Part>| {
+                let parts = (pages.deltas.iter()).filter_map(|delta| delta.part.as_deref());
+                let ends = |part: &Part| {
                     let high = part.high.as_ref().map_or(0, |high| high.len());
                     size_of::<Part>() + part.low.len() + high
                 };
