@@ -185,8 +185,8 @@ pub struct FamilyOptions {
     /// Compact level 0 for reads, before it has [`FamilyOptions::l0_compaction_trigger`] tables
     /// (Pebble's read compactions). Such a compaction starts when there are no writes, and enough
     /// reads of level-0 tables on the device were in vain to pay for it. Default `true`. For
-    /// families in pages, the store writes leaves with delta pages again when device reads of delta
-    /// pages have cost as much.
+    /// families in pages, the store merges the pages of a leaf when device reads of its delta pages
+    /// have cost as much, also beside writes.
     pub l0_compaction_for_reads: bool,
     /// Filter that is called for every value that a compaction meets and no snapshot needs. Default
     /// none.
