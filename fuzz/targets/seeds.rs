@@ -15,7 +15,10 @@ fn main() -> std::io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let engine = basalt_lsm::fuzzing::targets();
     let logs = basalt_log::fuzzing::TARGETS.iter();
-    let others = logs.chain(basalt_tree::fuzzing::TARGETS).chain(basalt_server::fuzzing::TARGETS).chain(fuzzing::TARGETS);
+    let others = logs
+        .chain(basalt_tree::fuzzing::TARGETS)
+        .chain(basalt_server::fuzzing::TARGETS)
+        .chain(fuzzing::TARGETS);
     let images = basalt_lava_targets::fuzzing::targets();
     for target in engine.chain(images).chain(others) {
         let dir = corpus.join(target.name);

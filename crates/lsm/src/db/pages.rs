@@ -12,7 +12,7 @@ use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecis
 use crate::version::TableStore;
 use crate::version::catalog::Catalog;
 use basalt_blob::{Name, ReadMode, Reference};
-use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
@@ -33,6 +33,9 @@ pub(crate) const PAGES_DIR: &str = "pages";
 /// as many as it has of base pages, before writers are slowed.
 const LEAST_DELTA_BYTES: u64 = 256 << 20;
 
+/// Reads between two requests for merges that have not begun.
+const READS_BETWEEN_ASKS: u64 = 256;
+
 /// The tree of a family.
 pub(crate) struct FamilyPages {
     /// What the store's files share: its jobs among them.
@@ -49,6 +52,8 @@ pub(crate) struct FamilyPages {
     is_in_doubt: AtomicBool,
     /// True while a job maintains the tree.
     maintaining: AtomicBool,
+    /// Reads that found merges owed to readers, since maintenance last ended.
+    owed_reads: AtomicU64,
     /// True if the tree was written since it was last maintained.
     was_written: AtomicBool,
     /// The debt when it was last computed, in thousandths.
@@ -269,6 +274,7 @@ impl FamilyPages {
             dir,
             tree,
             maintaining: AtomicBool::new(false),
+            owed_reads: AtomicU64::new(0),
             was_written: AtomicBool::new(true),
             has_failed: AtomicBool::new(false),
             dropped: AtomicBool::new(false),
@@ -374,10 +380,14 @@ impl FamilyPages {
         self.debt_permille.store((debt * 1000.0) as u64, SeqCst);
     }
 
-    /// Asks the store for merges of leaves if readers have paid for them.
+    /// Asks the store for merges of leaves if readers have paid for them. The first read asks, and
+    /// then each [`READS_BETWEEN_ASKS`]th: the store may not begin the merges now.
     pub fn note_reads(&self) {
         if self.owes_readers() {
-            self.tables.note_extra_reads();
+            let before = self.owed_reads.fetch_add(1, Relaxed);
+            if before.is_multiple_of(READS_BETWEEN_ASKS) {
+                self.tables.note_extra_reads();
+            }
         }
     }
 
@@ -418,6 +428,7 @@ impl FamilyPages {
         }
         self.has_failed.store(has_failed, SeqCst);
         self.maintaining.store(false, SeqCst);
+        self.owed_reads.store(0, Relaxed);
     }
 
     /// Returns true if maintenance has failed, and was not tried again since.

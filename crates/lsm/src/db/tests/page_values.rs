@@ -3,12 +3,13 @@
 use super::prelude::*;
 use crate::TreeOptions;
 use crate::db::tests::blobs::{FREE, check, expect};
+use crate::db::tests::pages::fail_the_edit_of_a_flush;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_kv::merge::Append;
-use basalt_sim::fault::{Fault, FaultFs, FaultKind};
-use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
+use basalt_sim::fault::FaultFs;
+use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -211,13 +212,7 @@ fn a_flush_that_is_tried_again_records_the_files_of_the_first_attempt() {
         db.put(&family, &key, &value, &FREE).unwrap();
         model.insert(key, value);
     }
-    // The edit before it ends the log.
-    faults.inject(Fault {
-        op: Some(OpKind::Append),
-        path: "db/MANIFEST".to_string(),
-        when: When::Nth(2),
-        kind: FaultKind::Eio,
-    });
+    fail_the_edit_of_a_flush(&faults);
     assert!(db.flush().is_err());
     let pages = db.engine().tree.view().pages[&0].pages.clone();
     let first = pages.unrecorded_blobs();
@@ -386,13 +381,7 @@ fn a_family_that_is_dropped_after_a_failed_flush_leaves_no_values() {
     for n in 0..20 {
         db.put(&passing, &key(n), &value(n, 0), &FREE).unwrap();
     }
-    // The edit before it ends the log.
-    faults.inject(Fault {
-        op: Some(OpKind::Append),
-        path: "db/MANIFEST".to_string(),
-        when: When::Nth(2),
-        kind: FaultKind::Eio,
-    });
+    fail_the_edit_of_a_flush(&faults);
     assert!(db.flush().is_err());
     let blobs = || {
         let all = sim.list(Path::new("db")).unwrap();

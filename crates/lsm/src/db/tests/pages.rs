@@ -39,6 +39,17 @@ fn env_on(disk: &Arc<SimFs>) -> (Env, Arc<ManualClock>) {
     (env.clock(Clock::manual(clock.clone())).build(), clock)
 }
 
+/// Lets the edit fail that records the next flush, after the flush has written to the tree. The
+/// edit before it ends the log.
+pub(super) fn fail_the_edit_of_a_flush(faults: &FaultFs) {
+    faults.inject(Fault {
+        op: Some(OpKind::Append),
+        path: "db/MANIFEST".to_string(),
+        when: When::Nth(2),
+        kind: FaultKind::Eio,
+    });
+}
+
 fn open(disk: &Arc<SimFs>) -> Db {
     Db::open(&env_on(disk).0, "db", options()).unwrap()
 }
@@ -292,13 +303,7 @@ fn maintenance_within_a_flush_shows_nothing_of_it() {
     operand().unwrap();
     db.flush().unwrap();
     operand().unwrap();
-    // The tree is written, and the edit that records it fails. The edit before it ends the log.
-    faults.inject(Fault {
-        op: Some(OpKind::Append),
-        path: "db/MANIFEST".to_string(),
-        when: When::Nth(2),
-        kind: FaultKind::Eio,
-    });
+    fail_the_edit_of_a_flush(&faults);
     assert!(db.flush().is_err());
     let engine = db.engine();
     let pages = engine.tree.view().pages[&0].pages.clone();
@@ -381,4 +386,40 @@ fn readers_pay_for_writing_fragmented_leaves_again() {
         read(600);
         db.close().unwrap();
     }
+}
+
+/// A store that may not begin the merges was asked for them by each read, which cost a job each
+/// time.
+#[test]
+fn few_reads_ask_for_merges_that_may_not_begin() {
+    let disk = disk();
+    let env = EnvBuilder::for_tests(disk.clone(), 3)
+        .clock(Clock::manual(ManualClock::new(START_MS)))
+        .cache_bytes(0)
+        .build();
+    let pages = TreeOptions::default().page_bytes(4096).max_deltas(8);
+    let family = FamilyOptions::default().pages(Some(pages));
+    let db = Db::open(&env, "db", Options::default().default_family(family)).unwrap();
+    let key = |n: u32| format!("key {n:03}");
+    for round in 0..2 {
+        for n in (0..400).step_by(1 + 4 * round) {
+            put(&db, &key(n), "value of some length");
+        }
+        db.flush().unwrap();
+        while env.jobs().step() {}
+    }
+    let error = Error::invalid("a compaction has failed");
+    db.engine().health.compaction_failed(error, false);
+    let pages = db.engine().tree.view().pages[&0].pages.clone();
+    let (mut asking, mut jobs) = (0, 0);
+    for n in 0..800 {
+        assert!(get(&db, &key(n % 400)).is_some());
+        asking += u32::from(pages.owes_readers());
+        while env.jobs().step() {
+            jobs += 1;
+        }
+    }
+    assert!(asking > 256, "{asking} reads found merges that are owed");
+    assert!((1..=4).contains(&jobs), "{jobs} jobs for {asking} reads");
+    db.close().unwrap();
 }
