@@ -5,7 +5,7 @@ use crate::page::{Page, PageKind};
 use crate::page_format::PageHead;
 use crate::page_id::PageId;
 use crate::page_reads::{LoadedPages, PageRef, PartReads, Want};
-use crate::page_source::Source;
+use crate::page_source::{PlaceInSource, Source};
 use crate::paid_leaves::merge_cost;
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
@@ -289,8 +289,8 @@ const FIRST_READ: usize = 16 << 10;
 pub(crate) struct LeafCursor {
     /// The base page first, then the delta pages, the newest one last.
     sources: SmallVec<[Source; 5]>,
-    /// The source and the number of the current entry.
-    current: Option<(usize, usize)>,
+    /// The current entry and its source.
+    current: Option<(usize, PlaceInSource)>,
     /// The sources that have an entry in the direction `ordered`. The next entry is in the first
     /// one. They are sorted by their next entries; many sources are a heap.
     order: SmallVec<[usize; FEW_SOURCES]>,
@@ -552,12 +552,14 @@ impl LeafCursor {
             self.current = None;
             return Ok(false);
         };
-        let at = (self.sources[first].next(forward)).expect("only such sources are in the order");
+        let at = self.sources[first].next_place();
         self.current = Some((first, at));
         self.step_top(storage, forward)?;
-        // All sources with this key move on. Their entries are older.
+        // All sources with this key move on. Their entries are older. If the same source is the
+        // first one again, no other one has the key.
         while let Some(top) = self.order.first().copied()
-            && self.has_key_of(top, (first, at), forward)
+            && top != first
+            && self.has_key_of(top, (first, at))
         {
             self.step_top(storage, forward)?;
         }
@@ -609,21 +611,14 @@ impl LeafCursor {
     }
 
     /// Returns true if the next entry of a source has the key of an entry of another one.
-    fn has_key_of(&self, source: usize, (other, at): (usize, usize), forward: bool) -> bool {
-        let source = &self.sources[source];
-        source
-            .next(forward)
-            .is_some_and(|next| compare(source.key(next), self.sources[other].key(at)).is_eq())
+    fn has_key_of(&self, source: usize, (other, at): (usize, PlaceInSource)) -> bool {
+        compare(self.sources[source].next_key(), self.sources[other].key(at)).is_eq()
     }
 
     /// Returns true if the next entry of source `a` comes before that of `b`: it has the nearer
     /// key, or the same one and is newer. Both must have an entry.
     fn comes_first(&self, a: usize, b: usize, forward: bool) -> bool {
-        let key = |i: usize| {
-            let next = self.sources[i].next(forward).expect("the caller checked");
-            self.sources[i].key(next)
-        };
-        let order = compare(key(a), key(b));
+        let order = compare(self.sources[a].next_key(), self.sources[b].next_key());
         let order = if forward { order } else { order.reverse() };
         order.then(b.cmp(&a)).is_lt()
     }
@@ -683,8 +678,7 @@ impl LeafCursor {
     /// Returns kind and value of the current entry.
     pub fn entry(&self) -> (u8, Bytes) {
         let (source, i) = self.current.expect("the cursor is at an entry");
-        let (page, i) = self.sources[source].entry_at(i);
-        (page.entry(i).kind, page.value(i))
+        self.sources[source].entry(i)
     }
 }
 

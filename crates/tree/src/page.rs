@@ -39,6 +39,15 @@ pub(crate) struct Entry<'a> {
     pub value: &'a [u8],
 }
 
+/// Where an entry is in a page.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct EntryPlace {
+    suffix: u32,
+    value: u32,
+    end: u32,
+    kind: u8,
+}
+
 /// What the header of a page says about all of its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageMeta {
@@ -225,6 +234,30 @@ impl Page {
     pub fn value(&self, i: usize) -> Bytes {
         let (entry, end) = self.parse(self.slot(i)).expect("the page was verified");
         self.body.slice(end - entry.value.len()..end)
+    }
+
+    /// Returns where an entry is; `i` must be below the count. A reader that looks at an entry
+    /// several times decodes it once.
+    pub fn place(&self, i: usize) -> EntryPlace {
+        let (entry, end) = self.parse(self.slot(i)).expect("the page was verified");
+        let value = end - entry.value.len();
+        EntryPlace {
+            suffix: (value - entry.suffix.len()) as u32,
+            value: value as u32,
+            end: end as u32,
+            kind: entry.kind,
+        }
+    }
+
+    /// Returns the key at a place without the page's prefix.
+    pub fn suffix_at(&self, at: EntryPlace) -> &[u8] {
+        &self.body[at.suffix as usize..at.value as usize]
+    }
+
+    /// Returns kind and value at a place, without a copy.
+    pub fn entry_at(&self, at: EntryPlace) -> (u8, Bytes) {
+        let value = self.body.slice(at.value as usize..at.end as usize);
+        (at.kind, value)
     }
 
     /// Returns the common prefix of all keys.

@@ -1,6 +1,6 @@
 //! Entries of one page of a leaf, whose blocks are loaded when they are needed.
 
-use crate::page::Page;
+use crate::page::{EntryPlace, Page};
 use crate::page_format::PageHead;
 use crate::page_reads::PageRef;
 use basalt_fs::Bytes;
@@ -22,7 +22,12 @@ pub(crate) struct Source {
     pub end: usize,
     /// The next entry forward. The one before it is the next entry backward.
     pub at: usize,
+    /// Where the next entry is in its block, for the direction of the last [`Source::missing`].
+    place: EntryPlace,
 }
+
+/// An entry of a source: its block, and its place in it.
+pub(crate) type PlaceInSource = (usize, EntryPlace);
 
 impl Source {
     pub fn of_head(of: PageRef, head: PageHead, whole: Option<Bytes>) -> Source {
@@ -37,6 +42,7 @@ impl Source {
             begin: 0,
             end: count,
             at: 0,
+            place: EntryPlace::default(),
         }
     }
 
@@ -53,6 +59,7 @@ impl Source {
             begin: 0,
             end: count,
             at: 0,
+            place: EntryPlace::default(),
         };
         source.narrow(low, high);
         source
@@ -101,37 +108,37 @@ impl Source {
     /// Returns the number of the first entry that is not below a key. Its block is loaded.
     pub fn find(&self, key: &[u8]) -> usize {
         let block = self.block_of(key);
-        let page = self.blocks[block].as_ref().expect("the block is loaded");
-        let (Ok(i) | Err(i)) = page.find(key);
+        let (Ok(i) | Err(i)) = self.loaded(block).find(key);
         self.entries_of(block).start + i
     }
 
-    /// Returns the block and the number in it of an entry, whose block is loaded.
-    pub fn entry_at(&self, entry: usize) -> (&Page, usize) {
-        let (block, first) = match self.entries.contains(&entry) {
-            true => (self.block, self.entries.start),
-            false => {
-                let block = self.block_of_entry(entry);
-                (block, self.entries_of(block).start)
-            }
-        };
-        let page = self.blocks[block].as_ref().expect("the block is loaded");
-        (page, entry - first)
-    }
-
-    /// Returns the block that must be loaded for the next entry, if any. If it is there, looks of
-    /// its entries need no search.
+    /// Returns the block that must be loaded for the next entry, if any. If it is there, the entry
+    /// is decoded, for [`Source::next_key`] and [`Source::next_place`].
     pub fn missing(&mut self, forward: bool) -> Option<usize> {
         let next = self.next(forward)?;
-        if self.entries.contains(&next) {
-            return None;
+        if !self.entries.contains(&next) {
+            let block = self.block_of_entry(next);
+            if self.blocks[block].is_none() {
+                return Some(block);
+            }
+            (self.block, self.entries) = (block, self.entries_of(block));
         }
-        let block = self.block_of_entry(next);
-        if self.blocks[block].is_none() {
-            return Some(block);
-        }
-        (self.block, self.entries) = (block, self.entries_of(block));
+        self.place = self.loaded(self.block).place(next - self.entries.start);
         None
+    }
+
+    fn loaded(&self, block: usize) -> &Page {
+        self.blocks[block].as_ref().expect("the block is loaded")
+    }
+
+    /// Returns the key of the next entry in the direction of the last [`Source::missing`].
+    pub fn next_key(&self) -> (&[u8], &[u8]) {
+        self.key((self.block, self.place))
+    }
+
+    /// Returns the next entry in the direction of the last [`Source::missing`].
+    pub fn next_place(&self) -> PlaceInSource {
+        (self.block, self.place)
     }
 
     /// Returns the blocks from one on that a read brings.
@@ -142,9 +149,15 @@ impl Source {
         }
     }
 
-    pub fn key(&self, i: usize) -> (&[u8], &[u8]) {
-        let (page, i) = self.entry_at(i);
-        (page.prefix(), page.entry(i).suffix)
+    /// Returns the key of an entry, in two parts.
+    pub fn key(&self, (block, place): PlaceInSource) -> (&[u8], &[u8]) {
+        let page = self.loaded(block);
+        (page.prefix(), page.suffix_at(place))
+    }
+
+    /// Returns kind and value of an entry.
+    pub fn entry(&self, (block, place): PlaceInSource) -> (u8, Bytes) {
+        self.loaded(block).entry_at(place)
     }
 
     /// Returns the number of the next entry in a direction.
