@@ -234,12 +234,18 @@ impl Storage {
     fn merge_leaves(&self, leaves: &[PageId]) -> Result<()> {
         let maintenance = self.maintenance.lock();
         let view = self.view();
+        let mut to_split = Vec::new();
         let states = leaves
             .iter()
             .map(|key| (*key, self.mapping.get(*key, view.time)));
         // Others may have merged a leaf meanwhile.
         let fragmented: Vec<(PageId, Pages)> = states
             .filter_map(|(key, state)| match state {
+                State::Live(pages) if pages.is_index => {
+                    // The leaves below it take its changes.
+                    to_split.push(key);
+                    None
+                }
                 State::Live(pages) if !pages.deltas.is_empty() => Some((key, pages)),
                 _ => None,
             })
@@ -252,7 +258,7 @@ impl Storage {
         let mut writer = PageWriter::new(self, StreamKind::Base);
         writer.cause = PageWriteCause::Compaction;
         let mut tx = SystemTx::default();
-        let (mut to_split, mut merged) = (Vec::new(), Vec::new());
+        let mut merged = Vec::new();
         for (key, pages) in fragmented {
             let mut builder = PageBuilder::new(PageKind::Leaf, 0);
             // A root has no parent that would name it by its old id.
@@ -307,7 +313,7 @@ impl Storage {
                 continue;
             };
             let replaced = pages.deltas.len() as u32;
-            if self.is_partial(&pages) {
+            if pages.is_index || self.is_partial(&pages) {
                 let loaded = LoadedPages::new();
                 note_hidden(self, None, &pages.deltas, &loaded, &mut tx.dropped)?;
                 let with = consolidate(self, &mut deltas, &pages.deltas, &loaded)?;

@@ -4,18 +4,21 @@
 //! One compaction is about one index page and all its children that are due. So the index page is
 //! written once for all of them.
 
-use crate::cursor::{LeafCursor, Path, Step, refs_of};
+use crate::cursor::{LeafCursor, refs_of};
 use crate::entries::DroppedEntry;
+use crate::leaf_pages::part_of_child;
 use crate::mapping::{Change, Delta, Pages, State};
 use crate::page::PageKind;
 use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
 use crate::page_id::PageId;
 use crate::page_reads::LoadedPages;
+use crate::path::{Path, Step};
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
 use basalt_fs::{Bytes, ErrorKind, Result};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,9 +42,14 @@ const LEAVES_AHEAD: usize = 32;
 enum Rewrites {
     Nothing,
     Leaf(PageId),
+    /// All leaves of the index page with changes in delta pages, those of the index page included.
+    Changed,
     /// All leaves of the index page.
     All,
 }
+
+/// Most leaves below an index page. They are compacted together, so they have a few megabytes.
+const MOST_LEAVES: usize = 128;
 
 /// What a compaction does with a leaf.
 enum Plan {
@@ -106,11 +114,8 @@ impl Storage {
         let State::Live(pages) = self.mapping.get(leaf, view.time) else {
             return Ok(None);
         };
-        let Some(newest) = pages
-            .deltas
-            .last()
-            .filter(|_| rewrites != Rewrites::Nothing || self.is_due(&pages))
-        else {
+        let is_due = rewrites != Rewrites::Nothing || self.is_due(&pages);
+        let Some(newest) = pages.deltas.last().filter(|_| is_due) else {
             return Ok(None);
         };
         let key = match &newest.part {
@@ -118,6 +123,9 @@ impl Storage {
             None => self.page_uncached(StreamKind::Delta, newest.id)?.key(0),
         };
         let path = self.path(&view, &key)?;
+        if pages.is_index {
+            return self.prepare_index(leaf, &pages, path, rewrites, view, maintenance);
+        }
         if path.leaf != leaf {
             let what = format!("leaf {leaf} is not where its keys are: {} is", path.leaf);
             return Err(self.inconsistent(what));
@@ -146,6 +154,39 @@ impl Storage {
             view,
             _writers: vec![base, delta],
             _maintenance: Some(maintenance),
+            _checkpoint: None,
+        }))
+    }
+
+    /// Writes the pages of a compaction of an index page's delta pages: as long as they are small
+    /// beside the leaves, they are consolidated. Then the leaves take their changes.
+    fn prepare_index<'a>(
+        &'a self,
+        key: PageId,
+        pages: &Pages,
+        path: Path,
+        rewrites: Rewrites,
+        view: Arc<View>,
+        maintenance: MutexGuard<'a, ()>,
+    ) -> Result<Option<Prepared<'a>>> {
+        let Some(step) = path.steps.last().filter(|step| step.key == key) else {
+            let what = format!("index page {key} is not where the keys of its delta pages are");
+            return Err(self.inconsistent(what));
+        };
+        let leaves = (0..step.page.count()).map(|i| u64::from(step.page.child(i).len));
+        let deltas: u64 = pages.deltas.iter().map(|d| u64::from(d.id.len)).sum();
+        let is_small = (deltas as f64) < leaves.sum::<u64>() as f64 * self.options.overwrite_ratio;
+        if rewrites != Rewrites::Nothing || !is_small {
+            return self.prepare_at(&path, Rewrites::Changed, view, maintenance);
+        }
+        let mut compaction = Compaction::new(self, view);
+        compaction.consolidate(key, pages, old_to_keep(&pages.deltas), &LoadedPages::new())?;
+        Ok(Some(Prepared {
+            tx: compaction.tx,
+            view: compaction.view,
+            _writers: vec![compaction.base, compaction.delta],
+            _maintenance: Some(maintenance),
+            _checkpoint: None,
         }))
     }
 
@@ -196,6 +237,10 @@ pub(crate) struct Compaction<'a> {
     rewrites: Rewrites,
     /// Pages of the next leaves.
     loaded: LoadedPages,
+    /// The delta pages of the index page, if the leaves take their changes.
+    above: SmallVec<[Delta; 1]>,
+    /// The delta pages `above`, read.
+    loaded_above: LoadedPages,
 }
 
 impl<'a> Compaction<'a> {
@@ -213,6 +258,8 @@ impl<'a> Compaction<'a> {
             tx: SystemTx::default(),
             rewrites: Rewrites::Nothing,
             loaded: LoadedPages::new(),
+            above: SmallVec::new(),
+            loaded_above: LoadedPages::new(),
         }
     }
 
@@ -230,7 +277,8 @@ impl<'a> Compaction<'a> {
         let Some((parent, above)) = path.steps.split_last() else {
             // The root is a leaf.
             let root = path.leaf;
-            let children = match self.leaf(root, Vec::new())? {
+            let pages = self.storage.pages_of(&self.view, root)?;
+            let children = match self.leaf(root, Vec::new(), &pages)? {
                 Outcome::Stays => return Ok(()),
                 Outcome::Rewritten(children, replaced) => {
                     let children = self.or_anchor(children, &[])?;
@@ -240,6 +288,9 @@ impl<'a> Compaction<'a> {
             };
             return self.new_root(children, 0);
         };
+        if matches!(self.rewrites, Rewrites::Changed | Rewrites::All) {
+            self.load_above(parent.key)?;
+        }
         let mut children: Vec<Child> = Vec::new();
         // Leaves that are empty now, and how many delta pages of each are.
         let mut empty: Vec<(PageId, u32)> = Vec::new();
@@ -249,12 +300,16 @@ impl<'a> Compaction<'a> {
         let leaves: Vec<PageId> = (0..parent.page.count())
             .map(|i| parent.page.child(i))
             .collect();
+        let mut with_changes: Vec<Pages> = Vec::new();
         for (i, key) in leaves.iter().copied().enumerate() {
             if i % LEAVES_AHEAD == 0 {
-                self.load(&leaves[i..leaves.len().min(i + LEAVES_AHEAD)])?;
+                let end = leaves.len().min(i + LEAVES_AHEAD);
+                let pages = (i..end).map(|i| self.pages_with_changes(parent, i));
+                with_changes = pages.collect::<Result<_>>()?;
+                self.load(&leaves[i..end], &with_changes)?;
             }
             let low = parent.page.key(i);
-            match self.leaf(key, low.clone())? {
+            match self.leaf(key, low.clone(), &with_changes[i % LEAVES_AHEAD])? {
                 Outcome::Stays => {
                     stay.push((children.len(), key));
                     children.push((low, key));
@@ -268,7 +323,7 @@ impl<'a> Compaction<'a> {
                 }
             }
         }
-        if rewritten.is_empty() && empty.is_empty() {
+        if rewritten.is_empty() && empty.is_empty() && self.above.is_empty() {
             return Ok(());
         }
         // The index page is written again, so it can name all base pages by their own ids.
@@ -292,7 +347,33 @@ impl<'a> Compaction<'a> {
             let heir = children[heir.saturating_sub(1)].clone();
             self.rewrite(key, replaced, vec![heir]);
         }
-        self.replace(above, parent.key, children, 1)
+        self.replace(above, parent.key, self.above.len() as u32, children, 1)
+    }
+
+    /// Reads the delta pages of an index page, whose changes the leaves are to take.
+    fn load_above(&mut self, key: PageId) -> Result<()> {
+        self.above = self.storage.index_deltas(&self.view, key);
+        let refs = refs_of(None, &self.above);
+        let read = self.storage.read_pages(&refs)?;
+        self.loaded_above = refs.into_iter().map(|(_, id)| id).zip(read).collect();
+        Ok(())
+    }
+
+    /// Returns the pages of a leaf, and of the delta pages of the index page those that have
+    /// entries of it, if the leaf is to take them.
+    fn pages_with_changes(&self, parent: &Step, child: usize) -> Result<Pages> {
+        let mut pages = (self.storage).pages_of(&self.view, parent.page.child(child))?;
+        let parts = (self.above.iter()).filter_map(|delta| part_of_child(parent, child, delta));
+        let has_entries = |delta: &Delta| {
+            let page = &self.loaded_above[&delta.id];
+            let at = |bound: &[u8]| match page.find(bound) {
+                Ok(i) | Err(i) => i,
+            };
+            let begin = delta.low().map_or(0, at);
+            begin < delta.high().map_or(page.count(), at)
+        };
+        pages.deltas.extend(parts.filter(has_entries));
+        Ok(pages)
     }
 
     fn low_of(&self, parent: &Step, child: PageId) -> Vec<u8> {
@@ -324,6 +405,7 @@ impl<'a> Compaction<'a> {
         let rewrites = match self.rewrites {
             Rewrites::Nothing => false,
             Rewrites::Leaf(leaf) => leaf == key,
+            Rewrites::Changed => !pages.deltas.is_empty(),
             Rewrites::All => true,
         };
         if !rewrites && !self.storage.is_due(pages) {
@@ -336,43 +418,60 @@ impl<'a> Compaction<'a> {
     }
 
     /// Reads the pages of leaves that are due, at once, and forgets those read before.
-    fn load(&mut self, leaves: &[PageId]) -> Result<()> {
+    fn load(&mut self, leaves: &[PageId], all: &[Pages]) -> Result<()> {
         let mut refs = Vec::new();
-        for key in leaves {
-            let pages = self.storage.pages_of(&self.view, *key)?;
-            match self.plan(*key, &pages) {
+        for (key, pages) in leaves.iter().zip(all) {
+            match self.plan(*key, pages) {
                 Plan::Stays => {}
                 Plan::Consolidated(kept) => refs.extend(refs_of(None, &pages.deltas[kept..])),
                 Plan::Rewritten => refs.extend(refs_of(Some(pages.base), &pages.deltas)),
             }
         }
+        refs.retain(|(_, id)| !self.loaded_above.contains_key(id));
         let read = self.storage.read_pages(&refs)?;
         self.loaded = refs.into_iter().map(|(_, id)| id).zip(read).collect();
+        let above = self.loaded_above.iter();
+        self.loaded
+            .extend(above.map(|(id, page)| (*id, page.clone())));
+        Ok(())
+    }
+
+    /// Writes the delta pages behind the `kept` oldest ones of a leaf or an index page as one.
+    fn consolidate(
+        &mut self,
+        key: PageId,
+        pages: &Pages,
+        kept: usize,
+        loaded: &LoadedPages,
+    ) -> Result<()> {
+        let deltas = &pages.deltas[kept..];
+        note_hidden(self.storage, None, deltas, loaded, &mut self.tx.dropped)?;
+        let with = consolidate(self.storage, &mut self.delta, deltas, loaded)?;
+        self.tx.changes.push(Change::Consolidate {
+            key,
+            kept: kept as u32,
+            replaced: deltas.len() as u32,
+            with,
+        });
         Ok(())
     }
 
     /// Consolidates the delta pages of a leaf, or writes the leaf again, if it is due.
-    fn leaf(&mut self, key: PageId, low: Vec<u8>) -> Result<Outcome> {
+    fn leaf(&mut self, key: PageId, low: Vec<u8>, pages: &Pages) -> Result<Outcome> {
         let storage = self.storage;
-        let pages = storage.pages_of(&self.view, key)?;
-        let replaced = pages.deltas.len() as u32;
-        let plan = self.plan(key, &pages);
+        let plan = self.plan(key, pages);
         if matches!(plan, Plan::Stays) {
             return Ok(Outcome::Stays);
         }
         if let Plan::Consolidated(kept) = plan {
-            let loaded = &self.loaded;
-            let deltas = &pages.deltas[kept..];
-            note_hidden(storage, None, deltas, loaded, &mut self.tx.dropped)?;
-            let with = consolidate(storage, &mut self.delta, deltas, loaded)?;
-            self.tx.changes.push(Change::Consolidate {
-                key,
-                kept: kept as u32,
-                replaced: replaced - kept as u32,
-                with,
-            });
-            return Ok(Outcome::Stays);
+            let loaded = std::mem::take(&mut self.loaded);
+            let consolidated = self.consolidate(key, pages, kept, &loaded);
+            self.loaded = loaded;
+            return consolidated.map(|()| Outcome::Stays);
         }
+        // Those of the index page come last.
+        let is_above = |delta: &&Delta| self.loaded_above.contains_key(&delta.id);
+        let replaced = (pages.deltas.len() - pages.deltas.iter().filter(is_above).count()) as u32;
         let mut entries: Vec<(Vec<u8>, u8, Bytes)> = Vec::new();
         let base = Some(pages.base);
         let dropped = &mut self.tx.dropped;
@@ -400,23 +499,25 @@ impl<'a> Compaction<'a> {
         Ok(Outcome::Rewritten(pages, replaced))
     }
 
-    /// Gives an index page new children. `above` are the index pages above it.
+    /// Gives an index page new children, which have taken its `replaced` oldest delta pages.
+    /// `above` are the index pages above it.
     fn replace(
         &mut self,
         above: &[Step],
         key: PageId,
+        replaced: u32,
         children: Vec<Child>,
         level: u8,
     ) -> Result<()> {
         let pages = self.index_pages(&children, level, key)?;
         let Some((parent, above)) = above.split_last() else {
-            self.rewrite(key, 0, pages.clone());
+            self.rewrite(key, replaced, pages.clone());
             return self.new_root(pages, level);
         };
         if let [(_, base)] = &pages[..] {
             self.tx.changes.push(Change::Overwrite {
                 key,
-                replaced: 0,
+                replaced,
                 base: *base,
             });
             return Ok(());
@@ -435,8 +536,8 @@ impl<'a> Compaction<'a> {
             }
             siblings.push((low, base));
         }
-        self.rewrite(key, 0, pages);
-        self.replace(above, parent.key, siblings, level + 1)
+        self.rewrite(key, replaced, pages);
+        self.replace(above, parent.key, 0, siblings, level + 1)
     }
 
     /// Writes the index pages of children. If it is one page, it keeps the key of the page that it
@@ -448,7 +549,14 @@ impl<'a> Compaction<'a> {
             .iter()
             .zip(&ids)
             .map(|((low, _), id)| (&low[..], 0, &id[..]));
-        let page_bytes = self.storage.options.page_bytes;
+        let mut page_bytes = self.storage.options.page_bytes;
+        if level == 1 {
+            let bytes_of =
+                |(low, id): &(&[u8], &[u8; 16])| low.len() + id.len() + LARGEST_ENTRY_HEAD;
+            let lows = children.iter().map(|(low, _)| &low[..]);
+            let total: usize = lows.zip(&ids).map(|child| bytes_of(&child)).sum();
+            page_bytes = page_bytes.min(total.div_ceil(children.len().div_ceil(MOST_LEAVES)) + 64);
+        }
         let builder = PageBuilder::new(PageKind::Index, level);
         build_with(&mut self.base, builder, entries, page_bytes, key, 2)
     }

@@ -1,12 +1,13 @@
 //! Reads of the page tree: the way down to a leaf, points, and the merged entries of a range.
 
-use crate::mapping::{Delta, Pages, State};
-use crate::page::{Page, PageKind};
+use crate::leaf_pages::{LeafPages, PagesToRead};
+use crate::mapping::Delta;
+use crate::page::Page;
 use crate::page_format::PageHead;
 use crate::page_id::PageId;
 use crate::page_reads::{LoadedPages, PageRef, PartReads, Want};
-use crate::page_source::{PlaceInSource, Source};
-use crate::paid_leaves::merge_cost;
+use crate::page_source::{PlaceInSource, Source, compare};
+use crate::path::{Path, Step};
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
@@ -15,114 +16,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-
-/// An index page on the way to a leaf.
-#[derive(Clone)]
-pub(crate) struct Step {
-    /// The id under which its parent names it.
-    pub key: PageId,
-    pub page: Page,
-    /// The child that the way goes on with.
-    pub child: usize,
-}
-
-/// The way from the root to a leaf.
-#[derive(Clone)]
-pub(crate) struct Path {
-    /// Index pages, the root first.
-    pub steps: Vec<Step>,
-    /// The id under which the leaf's parent names it.
-    pub leaf: PageId,
-}
-
-impl Path {
-    /// Returns the first key behind the leaf; `None` for the last leaf.
-    pub fn end(&self) -> Option<Vec<u8>> {
-        Path::end_below(&self.steps)
-    }
-
-    /// Returns the first key behind the index page that names the leaf; `None` for the last one.
-    pub fn end_of_parent(&self) -> Option<Vec<u8>> {
-        Path::end_below(&self.steps[..self.steps.len().saturating_sub(1)])
-    }
-
-    fn end_below(steps: &[Step]) -> Option<Vec<u8>> {
-        let mut up = steps.iter().rev();
-        up.find_map(|step| {
-            let next = step.child + 1;
-            (next < step.page.count()).then(|| step.page.key(next))
-        })
-    }
-}
-
-impl Storage {
-    /// Returns the way to the leaf that has a key in a view.
-    pub fn path(&self, view: &View, key: &[u8]) -> Result<Path> {
-        let mut at = view.root.id;
-        let mut steps = Vec::with_capacity(view.root.level as usize);
-        for level in (1..=view.root.level).rev() {
-            let page = self.index_page(view, at, level)?;
-            let child = page.child_of(key);
-            let below = page.child(child);
-            steps.push(Step {
-                key: at,
-                page,
-                child,
-            });
-            at = below;
-        }
-        Ok(Path { steps, leaf: at })
-    }
-
-    /// Returns the id of the leaf that has a key in a view.
-    fn leaf_of(&self, view: &View, key: &[u8]) -> Result<PageId> {
-        let mut at = view.root.id;
-        for level in (1..=view.root.level).rev() {
-            let page = self.index_page(view, at, level)?;
-            at = page.child(page.child_of(key));
-        }
-        Ok(at)
-    }
-
-    /// Returns an index page by the id under which its parent names it.
-    pub fn index_page(&self, view: &View, key: PageId, level: u8) -> Result<Page> {
-        let base = match self.mapping.base_of(key, view.time) {
-            Some(base) => base,
-            // For its error.
-            None => self.pages_of(view, key)?.base,
-        };
-        let page = self.cached_page(StreamKind::Base, base)?;
-        self.check_index_page(base, page, level)
-    }
-
-    /// Returns the page if it is an index page of a level.
-    pub fn check_index_page(&self, base: PageId, page: Page, level: u8) -> Result<Page> {
-        match page.level == level && page.kind == PageKind::Index {
-            true => Ok(page),
-            false => Err(self.bad_page(
-                StreamKind::Base,
-                base,
-                &format!(
-                    "expected an index page of level {level}, found level {}",
-                    page.level
-                ),
-            )),
-        }
-    }
-}
-
-impl Storage {
-    /// Notes that a reader of a leaf has read so many parts of delta pages from the device, which
-    /// it would not have read without delta pages.
-    fn note_delta_reads(&self, view: &View, leaf: PageId, reads: u64) {
-        if let State::Live(pages) = self.mapping.get(leaf, view.time) {
-            self.paid.note(leaf, merge_cost(&pages), reads);
-        }
-    }
-}
-
-/// The pages that a lookup still has to search, the newest one first.
-type PagesToRead = SmallVec<[PageRef; 9]>;
 
 /// Kind and value of a key, if the tree has it.
 pub(crate) type KindAndValue = Option<(u8, Bytes)>;
@@ -162,27 +55,20 @@ fn look_up(parts: &PartReads<'_>, refs: &[PageRef], key: &[u8]) -> Result<Lookup
 }
 
 impl Storage {
-    /// Returns the pages of the leaf that may have a key, the newest one first.
-    fn pages_for(&self, view: &View, leaf: PageId, key: &[u8]) -> Result<PagesToRead> {
-        let pages = self.pages_of(view, leaf)?;
-        let deltas = pages.deltas.iter().rev().filter(|delta| delta.covers(key));
-        let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
-        Ok(deltas.chain([(StreamKind::Base, pages.base)]).collect())
-    }
-
     /// Returns what the tree has of a key in a view: kind and value of its newest entry.
     pub fn get(&self, view: &View, key: &[u8], fill_cache: bool) -> Result<Option<(u8, Bytes)>> {
-        let leaf = self.leaf_of(view, key)?;
-        let refs = self.pages_for(view, leaf, key)?;
+        let searched = self.searched_pages(view, key)?;
+        let refs = &searched.refs;
         let mut parts = PartReads::new(self, fill_cache);
         loop {
-            match look_up(&parts, &refs, key)? {
+            match look_up(&parts, refs, key)? {
                 Lookup::Found(found, page) => {
                     // Without delta pages, the lookup would have read one page.
                     let has_spared = page + 1 < refs.len() && found.is_some();
                     let reads = parts.delta_reads.saturating_sub(u64::from(has_spared));
                     if reads > 0 {
-                        self.note_delta_reads(view, leaf, reads);
+                        let (page, cost) = searched.merge();
+                        self.paid.note(page, cost, reads);
                     }
                     return Ok(found);
                 }
@@ -205,9 +91,8 @@ impl Storage {
         let mut waiting: Vec<(usize, PagesToRead)> = Vec::with_capacity(keys.len());
         for (i, key) in keys.iter().enumerate() {
             out.push(None);
-            let refs = (self.leaf_of(view, key)).and_then(|leaf| self.pages_for(view, leaf, key));
-            match refs {
-                Ok(refs) => waiting.push((i, refs)),
+            match self.searched_pages(view, key) {
+                Ok(searched) => waiting.push((i, searched.refs)),
                 Err(e) => out[i] = Some(Err(e)),
             }
         }
@@ -255,9 +140,18 @@ impl Storage {
     pub fn bytes_of_range(&self, view: &View, from: &[u8], to: Option<&[u8]>) -> Result<u64> {
         let mut bytes = 0;
         let mut low = from.to_vec();
+        let mut above = None;
         loop {
             let path = self.path(view, &low)?;
-            let pages = self.pages_of(view, path.leaf)?;
+            let mut pages = self.pages_of(view, path.leaf)?;
+            let parent = path.steps.last().map(|step| step.key);
+            if parent != above
+                && let Some(parent) = parent
+            {
+                // Those of an index page count with its first leaf.
+                pages.deltas.extend(self.index_deltas(view, parent));
+                above = Some(parent);
+            }
             let deltas = pages.deltas.iter().map(|delta| u64::from(delta.id.len));
             bytes += u64::from(pages.base.len) + deltas.sum::<u64>();
             match path.end() {
@@ -300,8 +194,9 @@ pub(crate) struct LeafCursor {
     ready: Option<bool>,
     /// Blocks of the largest page that the next read of blocks brings.
     ahead: usize,
-    /// The leaf, and what its merge costs, if the cursor reads for a reader.
-    leaf: Option<(PageId, u64)>,
+    /// What reads of delta pages pay for, if the cursor reads for a reader
+    /// ([`LeafPages::merge`]).
+    merge: Option<(PageId, u64)>,
 }
 
 /// Returns the pages of a leaf, the base page first, if there is one.
@@ -309,26 +204,6 @@ pub(crate) fn refs_of(base: Option<PageId>, deltas: &[Delta]) -> Vec<PageRef> {
     let base = base.map(|id| (StreamKind::Base, id));
     let deltas = deltas.iter().map(|delta| (StreamKind::Delta, delta.id));
     base.into_iter().chain(deltas).collect()
-}
-
-/// Compares keys that are in two parts each.
-fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
-    let common = a.0.len().min(b.0.len());
-    let order = a.0[..common].cmp(&b.0[..common]);
-    if order.is_ne() {
-        return order;
-    }
-    // The rest of the longer first part stands before its second part.
-    let (long, other, is_swapped) = match a.0.len() >= b.0.len() {
-        true => ((&a.0[common..], a.1), b.1, false),
-        false => ((&b.0[common..], b.1), a.1, true),
-    };
-    let n = long.0.len().min(other.len());
-    let order = long
-        .0
-        .cmp(&other[..n])
-        .then_with(|| long.1.cmp(&other[n..]));
-    if is_swapped { order.reverse() } else { order }
 }
 
 /// Returns heads of pages, in their order.
@@ -354,12 +229,8 @@ fn read_heads(parts: &mut PartReads<'_>, refs: &[PageRef]) -> Result<Vec<PageHea
 impl LeafCursor {
     /// Opens the pages of a leaf, whose blocks are read when they are needed, `ahead` blocks of the
     /// largest page at first.
-    pub fn open(
-        storage: &Storage,
-        leaf: PageId,
-        pages: &Pages,
-        ahead: usize,
-    ) -> Result<LeafCursor> {
+    pub fn open(storage: &Storage, leaf: &LeafPages, ahead: usize) -> Result<LeafCursor> {
+        let pages = &leaf.pages;
         let refs = refs_of(Some(pages.base), &pages.deltas);
         let mut parts = PartReads::new(storage, true);
         let heads = read_heads(&mut parts, &refs)?;
@@ -367,16 +238,9 @@ impl LeafCursor {
         let sources = sources.map(|(of, head)| Source::of_head(*of, head, parts.whole(*of)));
         let mut cursor = LeafCursor::new(sources.collect());
         cursor.ahead = ahead;
-        cursor.leaf = Some((leaf, merge_cost(pages)));
-        for (i, delta) in pages.deltas.iter().enumerate() {
-            let bounds = [delta.low(), delta.high()];
-            let source = &cursor.sources[i + 1];
-            let blocks = bounds.iter().flatten().map(|bound| source.block_of(bound));
-            let blocks: Vec<_> = blocks.map(|block| (i + 1, block..block + 1)).collect();
-            if !blocks.is_empty() {
-                cursor.load(&mut parts, &blocks)?;
-                cursor.sources[i + 1].narrow(delta.low(), delta.high());
-            }
+        cursor.merge = Some(leaf.merge);
+        for (source, delta) in cursor.sources[1..].iter_mut().zip(&pages.deltas) {
+            source.bound(delta.part.as_deref());
         }
         cursor.note_reads(&parts);
         Ok(cursor)
@@ -416,13 +280,13 @@ impl LeafCursor {
             ordered: None,
             ready: None,
             ahead: 1,
-            leaf: None,
+            merge: None,
         }
     }
 
     /// Notes what was read of delta pages.
     fn note_reads(&self, parts: &PartReads<'_>) {
-        if let Some((leaf, cost)) = self.leaf {
+        if let Some((leaf, cost)) = self.merge {
             parts.storage.paid.note(leaf, cost, parts.delta_reads);
         }
     }
@@ -475,14 +339,14 @@ impl LeafCursor {
 
     /// Loads the blocks of the next entries of some sources.
     fn load_next(&mut self, storage: &Storage, of: &[usize], forward: bool) -> Result<()> {
-        let largest = self.sources.iter().map(|source| source.blocks.len());
+        let largest = self.sources.iter().map(|source| source.used_blocks().len());
         let largest = largest.max().unwrap_or(1);
         let mut blocks: SmallVec<[(usize, Range<usize>); 8]> = SmallVec::new();
         for i in of {
             if let Some(block) = self.sources[*i].missing(forward) {
                 let source = &self.sources[*i];
                 // Of a small page, a scan needs fewer blocks.
-                let ahead = (self.ahead * source.blocks.len()).div_ceil(largest);
+                let ahead = (self.ahead * source.used_blocks().len()).div_ceil(largest.max(1));
                 blocks.push((*i, source.ahead(block, ahead, forward)));
             }
         }
@@ -694,8 +558,8 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     /// Returns a cursor before the first key that is not below `key`.
     pub fn at(storage: S, view: Arc<View>, key: &[u8]) -> Result<TreeCursor<S>> {
         let path = storage.path(&view, key)?;
-        let pages = storage.pages_of(&view, path.leaf)?;
-        let mut leaf = LeafCursor::open(&storage, path.leaf, &pages, 1)?;
+        let pages = storage.leaf_pages(&view, &path)?;
+        let mut leaf = LeafCursor::open(&storage, &pages, 1)?;
         leaf.seek(&storage, key)?;
         Ok(TreeCursor {
             storage,
@@ -710,8 +574,8 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         let path = self.storage.path(&self.view, key)?;
         if path.leaf != self.path.leaf {
-            let pages = self.storage.pages_of(&self.view, path.leaf)?;
-            self.leaf = LeafCursor::open(&self.storage, path.leaf, &pages, 1)?;
+            let pages = self.storage.leaf_pages(&self.view, &path)?;
+            self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
         }
         self.path = path;
         self.leaf.ahead = 1;
@@ -733,9 +597,10 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
             });
             at = below;
         }
-        let pages = self.storage.pages_of(&self.view, at)?;
-        self.leaf = LeafCursor::open(&self.storage, at, &pages, 1)?;
-        self.path = Path { steps, leaf: at };
+        let path = Path { steps, leaf: at };
+        let pages = self.storage.leaf_pages(&self.view, &path)?;
+        self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
+        self.path = path;
         self.leaf.seek_last();
         Ok(())
     }
@@ -796,11 +661,20 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
             };
             at = below;
         }
-        let pages = self.storage.pages_of(&self.view, at)?;
-        let ahead = (2 * self.leaf.ahead).min(MOST_AHEAD);
-        self.leaf = LeafCursor::open(&self.storage, at, &pages, ahead)?;
         self.path.leaf = at;
-        Ok(true)
+        let ahead = (2 * self.leaf.ahead).min(MOST_AHEAD);
+        let opened = (self.storage.leaf_pages(&self.view, &self.path))
+            .and_then(|pages| LeafCursor::open(&self.storage, &pages, ahead));
+        match opened {
+            Ok(leaf) => {
+                self.leaf = leaf;
+                Ok(true)
+            }
+            Err(e) => {
+                self.path.leaf = PageId::NONE;
+                Err(e)
+            }
+        }
     }
 
     /// Returns the current key. There must be one.

@@ -1,7 +1,7 @@
 //! Explains a lookup of a key: which pages it visits, in which order, and why.
 
 use crate::inspect::{PageEntry, PagePosition, PageRange, position};
-use crate::mapping::Pages;
+use crate::mapping::{Delta, Pages};
 use crate::page::Page;
 use crate::page_id::PageId;
 use crate::page_reads::{PageRef, Want, cost_of};
@@ -9,6 +9,7 @@ use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Error, Result};
 use basalt_kv::key::Kind;
+use smallvec::SmallVec;
 
 /// An index page that a lookup reads, and the child that it goes on with.
 #[derive(Debug, Clone)]
@@ -55,6 +56,9 @@ pub struct ExplainedPage {
     pub position: PagePosition,
     /// True for the base page, false for a delta page.
     pub is_base: bool,
+    /// True for a delta page of the index page above the leaf, which has changes of other leaves,
+    /// too.
+    pub is_of_index: bool,
     /// The keys that count, if a delta page was written for a leaf that was split since.
     pub part: Option<PageRange>,
     /// What the page has to do with the lookup.
@@ -71,7 +75,8 @@ pub struct ExplainedLeaf {
     pub is_mapped: bool,
     /// The keys of the leaf.
     pub keys: PageRange,
-    /// The pages of the leaf, the newest delta page first and the base page last.
+    /// The delta pages of the index page above, then those of the leaf, the newest one first, and
+    /// the base page last.
     pub pages: Vec<ExplainedPage>,
 }
 
@@ -119,15 +124,19 @@ impl Storage {
         };
         let mut keys = PageRange::default();
         let mut at = view.root.id;
+        let mut above = SmallVec::new();
         for level in (1..=view.root.level).rev() {
             let read = self.pages_of(view, at).and_then(|pages| {
                 out.device_reads += 1;
                 out.device_bytes += u64::from(pages.base.len);
                 let page = self.index_page_uncached(pages.base, level)?;
-                Ok((pages.base, page))
+                Ok((pages, page))
             });
             let (base, page) = match read {
-                Ok(read) => read,
+                Ok((pages, page)) => {
+                    above = pages.deltas;
+                    (pages.base, page)
+                }
                 Err(e) => {
                     out.error = Some(e);
                     return out;
@@ -151,7 +160,7 @@ impl Storage {
             at = page.child(child);
         }
         match self.pages_of(view, at) {
-            Ok(pages) => self.explain_leaf(at, &pages, keys, key, &mut out),
+            Ok(pages) => self.explain_leaf(at, (&pages, &above), keys, key, &mut out),
             Err(e) => out.error = Some(e),
         }
         out
@@ -160,17 +169,21 @@ impl Storage {
     fn explain_leaf(
         &self,
         leaf: PageId,
-        pages: &Pages,
+        (pages, above): (&Pages, &[Delta]),
         keys: PageRange,
         key: &[u8],
         out: &mut PageExplanation,
     ) {
-        let deltas = pages.deltas.iter().rev();
-        let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id, Some(delta)));
-        let all = deltas.chain([(StreamKind::Base, pages.base, None)]);
+        let of_index = above.iter().rev().map(|delta| (Some(delta), true));
+        let of_leaf = pages.deltas.iter().rev().map(|delta| (Some(delta), false));
+        let all = of_index.chain(of_leaf).chain([(None, false)]);
         let (mut heads, mut blocks): (Vec<Want>, Vec<Want>) = (Vec::new(), Vec::new());
         let (mut explained, mut is_decided) = (Vec::new(), false);
-        for (kind, id, delta) in all {
+        for (delta, is_of_index) in all {
+            let (kind, id) = match delta {
+                Some(delta) => (StreamKind::Delta, delta.id),
+                None => (StreamKind::Base, pages.base),
+            };
             let covers = delta.is_none_or(|delta| delta.covers(key));
             let verdict = match covers {
                 false => PageVerdict::OutsidePart,
@@ -191,6 +204,7 @@ impl Storage {
             explained.push(ExplainedPage {
                 position: position(kind, id),
                 is_base: kind == StreamKind::Base,
+                is_of_index,
                 part: delta.and_then(PageRange::of_part),
                 verdict,
             });

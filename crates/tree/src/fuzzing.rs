@@ -123,6 +123,12 @@ fn transaction() -> SystemTx {
             Change::Append {
                 key: id(0, 100),
                 delta: id(900, 50),
+                to_index: false,
+            },
+            Change::Append {
+                key: id(0, 150),
+                delta: id(950, 50),
+                to_index: true,
             },
             Change::Consolidate {
                 key: id(100, 100),
@@ -165,6 +171,7 @@ fn checkpoint() -> SystemCheckpoint {
         State::Live(Pages {
             base,
             deltas: deltas.into(),
+            is_index: base.offset == 100,
         })
     };
     let whole = |offset: u32| Delta::whole(id(offset, 50));

@@ -95,7 +95,8 @@ pub struct InspectedNode {
     pub keys: PageRange,
     /// The base page.
     pub base: InspectedPage,
-    /// Delta pages, the oldest one first.
+    /// Delta pages, the oldest one first. Those of an index page, of level 1, have newer changes of
+    /// the leaves below it.
     pub deltas: Vec<InspectedPage>,
 }
 
@@ -179,9 +180,10 @@ impl PageCounts {
         self.delta_pages += node.deltas.len() as u64;
         for page in std::iter::once(&node.base).chain(&node.deltas) {
             self.page_bytes += page.position.bytes;
-            if let Ok(content) = &page.content
-                && node.level == 0
-            {
+        }
+        let base = (node.level == 0).then_some(&node.base);
+        for page in base.into_iter().chain(&node.deltas) {
+            if let Ok(content) = &page.content {
                 self.entries += content.count;
             }
         }
@@ -281,6 +283,7 @@ impl Storage {
         let unmapped = Pages {
             base: at.key,
             deltas: Default::default(),
+            is_index: false,
         };
         let (pages, failed) = match self.pages_of(view, at.key) {
             Ok(pages) => (pages, None),
@@ -337,8 +340,11 @@ impl Storage {
                 at.level, page.level
             ));
         }
-        if at.level > 0 && !pages.deltas.is_empty() {
-            return bad("an index page has delta pages");
+        if pages.is_index && at.level != 1 {
+            return bad("delta pages of an index page belong to a page of another level");
+        }
+        if at.level > 0 && !pages.is_index && !pages.deltas.is_empty() {
+            return bad("an index page has delta pages of a leaf");
         }
         self.check_range(pages.base, page, Some(&at.keys))
     }

@@ -26,6 +26,7 @@
 // ordinary build.
 #![cfg(not(all(test, feature = "schedules")))]
 
+mod checkpoint_gate;
 mod collection;
 mod compaction;
 mod cursor;
@@ -35,6 +36,7 @@ mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
 mod inspect;
+mod leaf_pages;
 mod mapping;
 mod options;
 mod page;
@@ -45,6 +47,7 @@ mod page_reads;
 mod page_source;
 mod page_tree;
 mod paid_leaves;
+mod path;
 mod recovery;
 mod salvage;
 mod stats;

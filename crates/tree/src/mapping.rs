@@ -84,12 +84,15 @@ impl Delta {
     }
 }
 
-/// The pages of a leaf, or the page of an index.
+/// The pages of a leaf or of an index page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pages {
     pub base: PageId,
     /// The oldest one comes first.
     pub deltas: SmallVec<[Delta; 1]>,
+    /// True if the delta pages are those of an index page: they have changes of the leaves below
+    /// it, which are newer than all that the leaves have.
+    pub is_index: bool,
 }
 
 /// The pages that replaced a page: the smallest key of each, but for the first, and its id.
@@ -116,8 +119,12 @@ type Chain = SmallVec<[Version; 1]>;
 /// A change of the table, as a system transaction commits it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
-    /// Adds a delta page.
-    Append { key: PageId, delta: PageId },
+    /// Adds a delta page: of an index page, if `to_index`, and of a leaf otherwise.
+    Append {
+        key: PageId,
+        delta: PageId,
+        to_index: bool,
+    },
     /// Replaces delta pages behind the `kept` oldest ones by one or none (partial consolidation).
     Consolidate {
         key: PageId,
@@ -160,6 +167,9 @@ pub(crate) struct ChainSums {
     pub memory: u64,
     /// Leaves that have delta pages.
     pub leaves: u64,
+    /// Index pages that have delta pages, and the bytes of those.
+    pub index_pages: u64,
+    pub index_delta_bytes: u64,
     pub delta_pages: u64,
     pub longest: u64,
     /// Leaves with at least so many delta pages as the caller asked for, and the bytes of those.
@@ -233,6 +243,32 @@ impl MappingTable {
             Some(State::Live(pages)) => Some(pages.base),
             Some(State::Rewritten(_)) => None,
         }
+    }
+
+    /// Calls `look` with the base page of a key at a time, and its delta pages if it is an index
+    /// page that has some. Returns `None` if the page was rewritten.
+    pub fn index_of<T>(
+        &self,
+        key: PageId,
+        at: SysTime,
+        look: impl FnOnce(PageId, &[Delta]) -> T,
+    ) -> Option<T> {
+        let shard = self.shard(key).read();
+        let chain = shard.get(&key);
+        let version = chain.and_then(|chain| chain.iter().rev().find(|v| v.since <= at));
+        match version.map(|version| &version.state) {
+            None => Some(look(key, &[])),
+            Some(State::Live(pages)) if pages.is_index => Some(look(pages.base, &pages.deltas)),
+            Some(State::Live(pages)) => Some(look(pages.base, &[])),
+            Some(State::Rewritten(_)) => None,
+        }
+    }
+
+    /// Returns true if an index page has delta pages, at any time that a reader may ask for.
+    pub fn has_index_deltas(&self) -> bool {
+        let is_index = |v: &Version| matches!(&v.state, State::Live(pages) if pages.is_index);
+        let has = |shard: &RwLock<Shard>| shard.read().values().flatten().any(is_index);
+        self.shards.iter().any(has)
     }
 
     /// Returns the number of keys that the table has.
@@ -359,7 +395,11 @@ impl MappingTable {
         effects: &mut Effects,
     ) -> Result<(), String> {
         match change {
-            Change::Append { key, delta } => self.append(time, *key, Delta::whole(*delta), effects),
+            Change::Append {
+                key,
+                delta,
+                to_index,
+            } => self.append(time, *key, Delta::whole(*delta), *to_index, effects),
             Change::Consolidate {
                 key,
                 kept,
@@ -406,7 +446,7 @@ impl MappingTable {
                 for delta in pages.deltas {
                     // It leaves this chain, and joins one or more others.
                     effects.dead_deltas.push(delta.id);
-                    self.redistribute(time, &with, delta, true, effects)?;
+                    self.redistribute(time, &with, delta, pages.is_index, true, effects)?;
                 }
                 Ok(())
             }
@@ -425,15 +465,24 @@ impl MappingTable {
         time: SysTime,
         key: PageId,
         delta: Delta,
+        to_index: bool,
         effects: &mut Effects,
     ) -> Result<(), String> {
         match self.get(key, SysTime::MAX) {
             State::Live(mut pages) => {
+                if !pages.deltas.is_empty() && pages.is_index != to_index {
+                    return Err(format!(
+                        "a delta page of a leaf and one of an index page are both those of page {key}"
+                    ));
+                }
                 pages.deltas.push(delta);
+                pages.is_index = to_index;
                 self.set(time, key, State::Live(pages), effects);
                 Ok(())
             }
-            State::Rewritten(with) => self.redistribute(time, &with, delta, false, effects),
+            State::Rewritten(with) => {
+                self.redistribute(time, &with, delta, to_index, false, effects)
+            }
         }
     }
 
@@ -444,6 +493,7 @@ impl MappingTable {
         time: SysTime,
         with: &Rewrite,
         delta: Delta,
+        to_index: bool,
         joins: bool,
         effects: &mut Effects,
     ) -> Result<(), String> {
@@ -457,12 +507,15 @@ impl MappingTable {
             } else {
                 effects.shared_deltas.push(delta.id);
             }
-            self.append(time, *id, part, effects)?;
+            self.append(time, *id, part, to_index, effects)?;
         }
         Ok(())
     }
 
-    fn set(&self, time: SysTime, key: PageId, state: State, effects: &mut Effects) {
+    fn set(&self, time: SysTime, key: PageId, mut state: State, effects: &mut Effects) {
+        if let State::Live(pages) = &mut state {
+            pages.is_index &= !pages.deltas.is_empty();
+        }
         let mut shard = self.shard(key).write();
         let chain = shard.entry(key).or_default();
         match chain.last_mut() {
@@ -534,12 +587,20 @@ impl ChainSums {
         if count == 0 {
             return;
         }
-        self.leaves += 1;
         self.delta_pages += count as u64;
         self.longest = self.longest.max(count as u64);
         let lens = pages.deltas.iter().map(|delta| delta.id.len);
         let largest = lens.clone().max().unwrap_or(0);
-        self.beyond_base += u64::from(largest.saturating_sub(pages.base.len));
+        match pages.is_index {
+            true => {
+                self.index_pages += 1;
+                self.index_delta_bytes += lens.clone().map(u64::from).sum::<u64>();
+            }
+            false => {
+                self.leaves += 1;
+                self.beyond_base += u64::from(largest.saturating_sub(pages.base.len));
+            }
+        }
         if count >= due {
             self.due_leaves += 1;
             self.due_bytes += lens.map(u64::from).sum::<u64>();
@@ -580,6 +641,7 @@ fn unmapped(key: PageId) -> State {
     State::Live(Pages {
         base: key,
         deltas: SmallVec::new(),
+        is_index: false,
     })
 }
 
@@ -622,8 +684,12 @@ impl Change {
     /// Appends the change as the system log has it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Change::Append { key, delta } => {
-                out.push(1);
+            Change::Append {
+                key,
+                delta,
+                to_index,
+            } => {
+                out.push(if *to_index { 5 } else { 1 });
                 key.encode(out);
                 delta.encode(out);
             }
@@ -672,9 +738,12 @@ impl Change {
     pub fn decode(bytes: &[u8], at: &mut usize) -> Option<Change> {
         let kind = get_u8(bytes, at)?;
         let key = PageId::decode(bytes, at)?;
-        if kind == 1 {
-            let delta = PageId::decode(bytes, at)?;
-            return Some(Change::Append { key, delta });
+        if kind == 1 || kind == 5 {
+            return Some(Change::Append {
+                key,
+                delta: PageId::decode(bytes, at)?,
+                to_index: kind == 5,
+            });
         }
         let kept = match kind {
             2 => u32::try_from(get_varint64(bytes, at)?).ok()?,
@@ -720,7 +789,7 @@ impl State {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             State::Live(pages) => {
-                out.push(1);
+                out.push(if pages.is_index { 3 } else { 1 });
                 pages.base.encode(out);
                 put_varint(out, pages.deltas.len() as u64);
                 for delta in &pages.deltas {
@@ -749,7 +818,7 @@ impl State {
 
     pub fn decode(bytes: &[u8], at: &mut usize) -> Option<State> {
         match get_u8(bytes, at)? {
-            1 => {
+            kind @ (1 | 3) => {
                 let base = PageId::decode(bytes, at)?;
                 let mut deltas = SmallVec::new();
                 for _ in 0..get_varint64(bytes, at)? {
@@ -769,7 +838,11 @@ impl State {
                     };
                     deltas.push(Delta { id, part });
                 }
-                Some(State::Live(Pages { base, deltas }))
+                Some(State::Live(Pages {
+                    base,
+                    deltas,
+                    is_index: kind == 3,
+                }))
             }
             2 => {
                 let mut with = Vec::new();

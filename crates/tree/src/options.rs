@@ -33,6 +33,12 @@ pub struct TreeOptions {
     /// each byte of the base page. 0 to 100, default 0.5. The paper has 0.25 (section 4.1.2), and
     /// writes more (decision 0042).
     pub overwrite_ratio: f64,
+    /// A user checkpoint writes a delta page for each leaf that it changes if these have at least
+    /// so many bytes, on average over the changed leaves below an index page. Smaller changes
+    /// become one delta page of the index page, for all leaves below it, and go down to the leaves
+    /// when they are enough. So a tree of any size has few delta pages. `None`, the default, is 2
+    /// KiB, or an eighth of a page if that is less. 0: each changed leaf gets a delta page.
+    pub leaf_delta_bytes: Option<usize>,
     /// Compression of pages. Default LZ4.
     pub compression: Compression,
     /// Garbage collection rewrites a sealed extent of base pages when this fraction of it is
@@ -59,6 +65,7 @@ impl fmt::Debug for TreeOptions {
             .field("extent_bytes", &self.extent_bytes)
             .field("max_deltas", &self.max_deltas)
             .field("overwrite_ratio", &self.overwrite_ratio)
+            .field("leaf_delta_bytes", &self.leaf_delta_bytes)
             .field("compression", &self.compression)
             .field("base_garbage", &self.base_garbage)
             .field("delta_garbage", &self.delta_garbage)
@@ -78,6 +85,7 @@ impl Default for TreeOptions {
             extent_bytes: 64 << 20,
             max_deltas: 8,
             overwrite_ratio: 0.5,
+            leaf_delta_bytes: None,
             compression: Compression::Lz4,
             base_garbage: 0.5,
             delta_garbage: 0.75,
@@ -129,6 +137,18 @@ impl TreeOptions {
     pub fn overwrite_ratio(mut self, overwrite_ratio: f64) -> Self {
         self.overwrite_ratio = overwrite_ratio;
         self
+    }
+
+    /// Sets [`TreeOptions::leaf_delta_bytes`].
+    #[must_use]
+    pub fn leaf_delta_bytes(mut self, leaf_delta_bytes: Option<usize>) -> Self {
+        self.leaf_delta_bytes = leaf_delta_bytes;
+        self
+    }
+
+    /// Returns the least bytes of a delta page of a leaf.
+    pub(crate) fn least_leaf_delta(&self) -> usize {
+        (self.leaf_delta_bytes).unwrap_or((2 << 10).min(self.page_bytes / 8))
     }
 
     /// Sets [`TreeOptions::compression`].

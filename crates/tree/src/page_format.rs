@@ -100,6 +100,16 @@ impl PageBuilder {
         (self.entries).push((key.len() as u32, value.len() as u32, kind));
     }
 
+    /// Takes the entries of another builder, whose keys are above those here.
+    pub fn append(&mut self, other: &mut PageBuilder) {
+        debug_assert!(
+            self.is_empty() || other.is_empty() || self.last_key() < other.first_key(),
+            "keys rise"
+        );
+        self.data.append(&mut other.data);
+        self.entries.append(&mut other.entries);
+    }
+
     fn first_key(&self) -> &[u8] {
         let len = self.entries.first().map_or(0, |(key, ..)| *key as usize);
         &self.data[..len]

@@ -1,11 +1,34 @@
 //! Entries of one page of a leaf, whose blocks are loaded when they are needed.
 
+use crate::mapping::Part;
 use crate::page::{EntryPlace, Page};
 use crate::page_format::PageHead;
 use crate::page_reads::PageRef;
 use basalt_fs::Bytes;
 use smallvec::{SmallVec, smallvec};
+use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::Arc;
+
+/// Compares keys that are in two parts each.
+pub(crate) fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
+    let common = a.0.len().min(b.0.len());
+    let order = a.0[..common].cmp(&b.0[..common]);
+    if order.is_ne() {
+        return order;
+    }
+    // The rest of the longer first part stands before its second part.
+    let (long, other, is_swapped) = match a.0.len() >= b.0.len() {
+        true => ((&a.0[common..], a.1), b.1, false),
+        false => ((&b.0[common..], b.1), a.1, true),
+    };
+    let n = long.0.len().min(other.len());
+    let order = long
+        .0
+        .cmp(&other[..n])
+        .then_with(|| long.1.cmp(&other[n..]));
+    if is_swapped { order.reverse() } else { order }
+}
 
 /// A page of a leaf, and the entries of it that count. Its blocks are read when they are needed.
 pub(crate) struct Source {
@@ -22,6 +45,10 @@ pub(crate) struct Source {
     pub end: usize,
     /// The next entry forward. The one before it is the next entry backward.
     pub at: usize,
+    /// Keys outside of these do not count. `begin` and `end` are at the borders of blocks until an
+    /// entry shows where they are.
+    low: Option<Arc<[u8]>>,
+    high: Option<Arc<[u8]>>,
     /// Where the next entry is in its block, for the direction of the last [`Source::missing`].
     place: EntryPlace,
 }
@@ -42,6 +69,8 @@ impl Source {
             begin: 0,
             end: count,
             at: 0,
+            low: None,
+            high: None,
             place: EntryPlace::default(),
         }
     }
@@ -59,6 +88,8 @@ impl Source {
             begin: 0,
             end: count,
             at: 0,
+            low: None,
+            high: None,
             place: EntryPlace::default(),
         };
         source.narrow(low, high);
@@ -71,6 +102,23 @@ impl Source {
         self.end = high
             .map_or(self.end, |high| self.find(high))
             .max(self.begin);
+        self.at = self.begin;
+    }
+
+    /// Lets only entries of a part of the page count. Reads nothing: the borders are found on the
+    /// way.
+    pub fn bound(&mut self, part: Option<&Part>) {
+        let Some(part) = part else {
+            return;
+        };
+        if part.has_low {
+            self.begin = self.entries_of(self.block_of(&part.low)).start;
+            self.low = Some(part.low.clone());
+        }
+        if let Some(high) = &part.high {
+            self.end = self.entries_of(self.block_of(high)).end.max(self.begin);
+            self.high = Some(high.clone());
+        }
         self.at = self.begin;
     }
 
@@ -88,7 +136,15 @@ impl Source {
         } else {
             most
         };
-        block..(block + most).min(self.blocks.len())
+        block..(block + most).min(self.used_blocks().end).max(block + 1)
+    }
+
+    /// Returns the blocks that may have an entry that counts.
+    pub fn used_blocks(&self) -> Range<usize> {
+        match self.begin < self.end {
+            true => self.block_of_entry(self.begin)..self.block_of_entry(self.end - 1) + 1,
+            false => 0..0,
+        }
     }
 
     /// Returns the block of an entry.
@@ -115,16 +171,39 @@ impl Source {
     /// Returns the block that must be loaded for the next entry, if any. If it is there, the entry
     /// is decoded, for [`Source::next_key`] and [`Source::next_place`].
     pub fn missing(&mut self, forward: bool) -> Option<usize> {
-        let next = self.next(forward)?;
-        if !self.entries.contains(&next) {
-            let block = self.block_of_entry(next);
-            if self.blocks[block].is_none() {
-                return Some(block);
+        loop {
+            let next = self.next(forward)?;
+            if !self.entries.contains(&next) {
+                let block = self.block_of_entry(next);
+                if self.blocks[block].is_none() {
+                    return Some(block);
+                }
+                (self.block, self.entries) = (block, self.entries_of(block));
             }
-            (self.block, self.entries) = (block, self.entries_of(block));
+            self.place = self.loaded(self.block).place(next - self.entries.start);
+            if !self.moves_border(next, forward) {
+                return None;
+            }
         }
-        self.place = self.loaded(self.block).place(next - self.entries.start);
-        None
+    }
+
+    /// Moves a border if the next entry is outside of it.
+    fn moves_border(&mut self, next: usize, forward: bool) -> bool {
+        let is_below = |bound: &Arc<[u8]>| compare(self.next_key(), (bound, &[])).is_lt();
+        if self.low.as_ref().is_some_and(is_below) {
+            let low = self.low.take().expect("it was seen");
+            // The border is in this block.
+            self.begin = if forward { self.find(&low) } else { next + 1 };
+            self.at = self.at.max(self.begin);
+            return true;
+        }
+        if self.high.as_ref().is_some_and(|high| !is_below(high)) {
+            let high = self.high.take().expect("it was seen");
+            self.end = if forward { next } else { self.find(&high) };
+            self.at = self.at.min(self.end);
+            return true;
+        }
+        false
     }
 
     fn loaded(&self, block: usize) -> &Page {
@@ -144,8 +223,12 @@ impl Source {
     /// Returns the blocks from one on that a read brings.
     pub fn ahead(&self, block: usize, ahead: usize, forward: bool) -> Range<usize> {
         match forward {
-            true => block..(block + ahead).min(self.blocks.len()),
-            false => (block + 1).saturating_sub(ahead)..block + 1,
+            true => block..(block + ahead).min(self.used_blocks().end),
+            false => {
+                (block + 1)
+                    .saturating_sub(ahead)
+                    .max(self.used_blocks().start)..block + 1
+            }
         }
     }
 

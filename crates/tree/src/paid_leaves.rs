@@ -2,7 +2,6 @@
 //! of them that the cache does not have, and a merge spares these reads from then on. So readers
 //! pay: once their reads of the delta pages have cost as much as the merge, it is due.
 
-use crate::mapping::Pages;
 use crate::page_id::PageId;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -68,12 +67,6 @@ impl PaidLeaves {
         self.are_due.store(!waiting.is_empty(), Relaxed);
         taken
     }
-}
-
-/// Returns the bytes that a merge of a leaf writes again, about.
-pub(crate) fn merge_cost(pages: &Pages) -> u64 {
-    let deltas = pages.deltas.iter().map(|delta| u64::from(delta.id.len));
-    u64::from(pages.base.len) + deltas.sum::<u64>()
 }
 
 /// Returns a number that looks random, and is the same in each replay.

@@ -275,6 +275,9 @@ impl Storage {
         for key in old {
             self.mapping.prune(key, &[time]);
         }
+        if self.mapping.has_index_deltas() {
+            self.checkpoints.widen();
+        }
         self.forget_erased();
         self.check_extents()?;
         self.set_recovered(time, root, note, log_bytes);

@@ -58,6 +58,10 @@ type Order = (u64, u32);
 /// The second number of a leaf: it has the changes of delta pages with its first number.
 const LEAF: u32 = 1;
 
+/// The second number of the first delta page of an index page: its changes are newer than all those
+/// of the leaves below it.
+const OF_INDEX: u32 = 1 << 30;
+
 /// A page whose entries are kept.
 struct Source {
     kind: StreamKind,
@@ -170,6 +174,7 @@ impl Walk<'_> {
         if level == 0 {
             return self.leaf(&pages, low, high);
         }
+        self.deltas(&pages, low.as_ref(), high.as_ref())?;
         let page = match self.storage.page_uncached(StreamKind::Base, pages.base) {
             Ok(page) if page.kind == PageKind::Index && page.level == level => page,
             Ok(_) => {
@@ -198,28 +203,50 @@ impl Walk<'_> {
     /// Takes the pages of a leaf.
     fn leaf(&mut self, pages: &Pages, low: Option<Vec<u8>>, high: Option<Vec<u8>>) -> Result<()> {
         let base = Delta::whole(pages.base);
-        let all = std::iter::once((StreamKind::Base, &base))
-            .chain(pages.deltas.iter().map(|delta| (StreamKind::Delta, delta)));
-        for (rank, (kind, part)) in all.enumerate() {
-            match self.storage.page_uncached(kind, part.id) {
-                Ok(page) => {
-                    let source = source_of(kind, part, &page, (0, rank as u32));
-                    self.sources.extend(source);
-                }
-                Err(e) if is_damage(&e) => {
-                    let above = |key: &Vec<u8>| part.low().is_none_or(|low| low < &key[..]);
-                    let below = |key: &Vec<u8>| part.high().is_none_or(|high| &key[..] < high);
-                    let from = low.clone().filter(above);
-                    let to = high.clone().filter(below);
-                    self.lost.push(LostPages {
-                        from: from.or_else(|| part.low().map(<[u8]>::to_vec)),
-                        to: to.or_else(|| part.high().map(<[u8]>::to_vec)),
-                        older_may_reappear: kind == StreamKind::Delta,
-                        ..lost_page(kind, part.id, &e)
-                    });
-                }
-                Err(e) => return Err(e),
+        self.page(StreamKind::Base, &base, 0, (low.as_ref(), high.as_ref()))?;
+        self.deltas(pages, low.as_ref(), high.as_ref())
+    }
+
+    /// Takes the delta pages of a leaf or an index page.
+    fn deltas(
+        &mut self,
+        pages: &Pages,
+        low: Option<&Vec<u8>>,
+        high: Option<&Vec<u8>>,
+    ) -> Result<()> {
+        let first = if pages.is_index { OF_INDEX } else { 1 };
+        for (rank, delta) in (first..).zip(&pages.deltas) {
+            self.page(StreamKind::Delta, delta, rank, (low, high))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a page whose keys are in a range.
+    fn page(
+        &mut self,
+        kind: StreamKind,
+        part: &Delta,
+        rank: u32,
+        (low, high): (Option<&Vec<u8>>, Option<&Vec<u8>>),
+    ) -> Result<()> {
+        match self.storage.page_uncached(kind, part.id) {
+            Ok(page) => {
+                let source = source_of(kind, part, &page, (0, rank));
+                self.sources.extend(source);
             }
+            Err(e) if is_damage(&e) => {
+                let above = |key: &&Vec<u8>| part.low().is_none_or(|low| low < &key[..]);
+                let below = |key: &&Vec<u8>| part.high().is_none_or(|high| &key[..] < high);
+                let from = low.filter(above).cloned();
+                let to = high.filter(below).cloned();
+                self.lost.push(LostPages {
+                    from: from.or_else(|| part.low().map(<[u8]>::to_vec)),
+                    to: to.or_else(|| part.high().map(<[u8]>::to_vec)),
+                    older_may_reappear: kind == StreamKind::Delta,
+                    ..lost_page(kind, part.id, &e)
+                });
+            }
+            Err(e) => return Err(e),
         }
         Ok(())
     }
@@ -247,7 +274,10 @@ impl Walk<'_> {
         });
         others.sort_unstable_by_key(|(key, _)| *key);
         for (_, pages) in others {
-            self.leaf(&pages, None, None)?;
+            match pages.is_index {
+                true => self.deltas(&pages, None, None)?,
+                false => self.leaf(&pages, None, None)?,
+            }
         }
         Ok(())
     }

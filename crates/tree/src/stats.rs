@@ -12,13 +12,17 @@ pub struct PageTreeStats {
     pub mapping_bytes: u64,
     /// Number of leaves that have delta pages.
     pub leaves_with_deltas: u64,
+    /// Number of index pages that have delta pages, with changes of the leaves below them.
+    pub index_pages_with_deltas: u64,
+    /// Bytes of the delta pages of index pages.
+    pub index_delta_bytes: u64,
     /// Number of delta pages. A page shared by several leaves counts once for each.
     pub delta_pages: u64,
-    /// Delta pages of the leaf that has most.
+    /// Delta pages of the leaf or index page that has most.
     pub longest_chain: u64,
-    /// Number of leaves that are due for a compaction.
+    /// Number of leaves and index pages whose delta pages are due for a compaction.
     pub due_leaves: u64,
-    /// Bytes of delta pages of the leaves that are due for a compaction.
+    /// Bytes of the delta pages that are due for a compaction.
     pub due_delta_bytes: u64,
     /// Bytes of valid base pages.
     pub base_bytes: u64,
@@ -72,7 +76,8 @@ impl PageTreeStats {
 
     /// Returns the delta pages of a leaf that has some, on average; 0 without any.
     pub fn mean_chain(&self) -> f64 {
-        self.delta_pages as f64 / self.leaves_with_deltas.max(1) as f64
+        let pages = self.leaves_with_deltas + self.index_pages_with_deltas;
+        self.delta_pages as f64 / pages.max(1) as f64
     }
 
     /// Returns an estimate of the space amplification: bytes of extents divided by

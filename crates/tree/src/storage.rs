@@ -1,5 +1,6 @@
 //! The storage tier: the page tree on two streams, and the commit of system transactions.
 
+use crate::checkpoint_gate::{CheckpointGate, CheckpointGuard};
 use crate::entries::{DroppedEntry, EntryDecision, is_delete};
 use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
 use crate::options::TreeOptions;
@@ -47,6 +48,7 @@ pub(crate) struct Prepared<'a> {
     pub view: Arc<View>,
     pub _writers: Vec<PageWriter<'a>>,
     pub _maintenance: Option<MutexGuard<'a, ()>>,
+    pub _checkpoint: Option<CheckpointGuard<'a>>,
 }
 
 /// Why pages are written.
@@ -107,6 +109,8 @@ pub(crate) struct Storage {
     pub mapping: MappingTable,
     /// Held by the one transaction that changes base pages: a compaction or a collection.
     pub maintenance: Mutex<()>,
+    /// Held by user checkpoints.
+    pub checkpoints: CheckpointGate,
     /// Held by the one thread that erases extents.
     erasing: Mutex<()>,
     commit: Mutex<Commit>,
@@ -159,6 +163,7 @@ impl Storage {
             checkpoint: parts.checkpoint,
             mapping: MappingTable::new(),
             maintenance: named("Storage::maintenance", Mutex::new(())),
+            checkpoints: CheckpointGate::default(),
             erasing: named("Storage::erasing", Mutex::new(())),
             commit: named("Storage::commit", Mutex::new(commit)),
             written: WriteCounters::default(),
@@ -632,6 +637,8 @@ impl Storage {
             mapped_pages: self.mapping.len() as u64,
             mapping_bytes: chains.memory,
             leaves_with_deltas: chains.leaves,
+            index_pages_with_deltas: chains.index_pages,
+            index_delta_bytes: chains.index_delta_bytes,
             delta_pages: chains.delta_pages,
             longest_chain: chains.longest,
             due_leaves: chains.due_leaves,

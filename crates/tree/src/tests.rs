@@ -1,6 +1,7 @@
 //! The storage tier against a model, with small pages, short chains and small extents.
 
 mod dropped_entries;
+mod index_deltas;
 
 use crate::cursor::TreeCursor;
 use crate::entries::CheckedChanges;
@@ -41,6 +42,7 @@ pub(crate) fn options() -> TreeOptions {
         max_deltas: 4,
         // Headers are a large part of small delta pages.
         overwrite_ratio: 2.5,
+        leaf_delta_bytes: Some(0),
         compression: Compression::None,
         ..TreeOptions::default()
     }
@@ -56,7 +58,10 @@ pub(crate) fn open(fs: &Arc<SimFs>) -> Result<Storage> {
     });
     let seed = u64::from(extents[0]) << 32 | u64::from(extents[1]);
     let env = Env::for_tests(fs.clone(), seed ^ fs.op_count());
-    Storage::open(&env, Path::new(DIR), &options())
+    // From one opening to the next, changes go to leaves, to index pages, or to both.
+    let least = [0, 150, 1 << 20][(seed.count_ones() + fs.op_count() as u32) as usize % 3];
+    let options = options().leaf_delta_bytes(Some(least));
+    Storage::open(&env, Path::new(DIR), &options)
 }
 
 /// A step of a history.
@@ -231,6 +236,7 @@ fn check_points(storage: &Storage, view: &View, model: &Content, random: &Random
 #[test]
 fn histories_agree_with_a_model() {
     let (mut levels, mut erased, mut held_checks) = (0, 0, 0);
+    let (mut with_index_deltas, mut pushed_down) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..20 * basalt_sim::campaign::scale()) {
         let random = Random::from_seed(seed);
         let fs = disk(seed);
@@ -238,6 +244,7 @@ fn histories_agree_with_a_model() {
         let mut model = Content::new();
         let mut held: Vec<(Arc<View>, Content)> = Vec::new();
         let (mut before, mut note) = (0, Vec::new());
+        let mut index_pages = 0;
         for (n, step) in history(&random, 120).iter().enumerate() {
             if matches!(step, Step::Reopen) {
                 held.clear();
@@ -251,6 +258,10 @@ fn histories_agree_with_a_model() {
             assert_eq!(storage.note(), note, "seed {seed}, step {n}");
             let view = storage.view();
             levels = levels.max(view.root.level);
+            let sums = storage.mapping.sums(0);
+            with_index_deltas += u64::from(sums.index_pages > 0);
+            pushed_down += u64::from(sums.index_pages < index_pages);
+            index_pages = sums.index_pages;
             check_points(&storage, &view, &model, &random);
             if random.one_in(6) {
                 assert_eq!(
@@ -279,9 +290,10 @@ fn histories_agree_with_a_model() {
         }
     }
     println!("tree histories: levels={levels} erased={erased} old_views={held_checks}");
-    assert!(
-        levels >= 2 && erased > 50 && held_checks > 30 || basalt_sim::campaign::case().is_some()
-    );
+    println!("tree histories: index_deltas={with_index_deltas} pushed_down={pushed_down}");
+    let has_all = levels >= 2 && erased > 50 && held_checks > 30;
+    let has_index = with_index_deltas > 200 && pushed_down > 10;
+    assert!(has_all && has_index || basalt_sim::campaign::case().is_some());
 }
 
 /// After a power cut at any change of the disk, the tree has what its committed transactions wrote,

@@ -1,18 +1,218 @@
 //! User checkpoints: sorted changes from memory become delta pages of the leaves that have their
-//! keys (ArkDB, section 4.1.2). In an empty tree they become base pages at once.
+//! keys (ArkDB, section 4.1.2), or of the index pages above, if they are few for each leaf
+//! (decision 0048). In an empty tree they become base pages at once.
 
+use crate::checkpoint_gate::CheckpointGuard;
 use crate::compaction::Compaction;
 use crate::entries::SortedEntries;
 use crate::mapping::Change;
 use crate::page::PageKind;
 use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
 use crate::page_id::PageId;
+use crate::path::Path;
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::SystemTx;
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
 use basalt_fs::{Bytes, Result};
 use std::sync::Arc;
+
+/// Bytes of changes below an index page that decide where the others below it go.
+const DECIDING_BYTES: usize = 1 << 20;
+/// Most bytes of a delta page of an index page, about.
+const INDEX_DELTA_BYTES: usize = 1 << 20;
+
+/// Where the changes below an index page go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Undecided,
+    Leaves,
+    Index,
+}
+
+/// Changes that are spread over the pages of the tree, in the order of their keys.
+struct Spread<'a> {
+    storage: &'a Storage,
+    writer: PageWriter<'a>,
+    /// The page of each delta page of the writer, and whether it is an index page.
+    targets: Vec<(PageId, bool)>,
+    number: u64,
+    is_alone: bool,
+    /// The index page above the current leaf. Without one, the leaf is the root.
+    parent: Option<PageId>,
+    /// True once there is a current leaf.
+    has_leaf: bool,
+    level: Level,
+    leaf: PageId,
+    /// Changes of the current leaf.
+    builder: PageBuilder,
+    /// Leaves below the index page with their changes, which are not decided about.
+    waiting: Vec<(PageId, PageBuilder)>,
+    waiting_bytes: usize,
+    /// Changes for the delta page of the index page.
+    of_index: PageBuilder,
+    /// Delta pages of leaves so far, and their bytes before compression.
+    of_leaves: (usize, usize),
+}
+
+impl<'a> Spread<'a> {
+    fn new(storage: &'a Storage, number: u64, is_alone: bool) -> Spread<'a> {
+        Spread {
+            storage,
+            writer: PageWriter::new(storage, StreamKind::Delta),
+            targets: Vec::new(),
+            number,
+            is_alone,
+            parent: None,
+            has_leaf: false,
+            level: Level::Leaves,
+            leaf: PageId::NONE,
+            builder: Spread::builder(number),
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            of_index: Spread::builder(number),
+            of_leaves: (0, 0),
+        }
+    }
+
+    fn builder(number: u64) -> PageBuilder {
+        let mut builder = PageBuilder::new(PageKind::Delta, 0);
+        builder.as_of = number;
+        builder
+    }
+
+    /// Ends the changes of the current leaf: the next ones are of the leaf at the end of a path.
+    fn enter(&mut self, view: &View, path: &Path) -> Result<()> {
+        self.end_piece()?;
+        let parent = path.steps.last().map(|step| step.key);
+        if !std::mem::replace(&mut self.has_leaf, true) || parent != self.parent {
+            self.end_index()?;
+            self.parent = parent;
+            self.level = match parent {
+                Some(parent) if self.is_alone => {
+                    let deltas = &self.storage.pages_of(view, parent)?.deltas;
+                    match deltas.is_empty() {
+                        true => Level::Undecided,
+                        // What the leaves get would be hidden.
+                        false => Level::Index,
+                    }
+                }
+                _ => Level::Leaves,
+            };
+        }
+        self.leaf = path.leaf;
+        Ok(())
+    }
+
+    fn add(&mut self, key: &[u8], kind: u8, value: &[u8]) -> Result<()> {
+        self.builder.add(key, kind, value);
+        match self.builder.len_estimate() >= self.storage.options.page_bytes {
+            true => self.end_piece(),
+            false => Ok(()),
+        }
+    }
+
+    /// Passes on the changes of the current leaf so far.
+    fn end_piece(&mut self) -> Result<()> {
+        if self.builder.is_empty() {
+            return Ok(());
+        }
+        let fresh = Spread::builder(self.number);
+        let piece = std::mem::replace(&mut self.builder, fresh);
+        match self.level {
+            Level::Leaves => self.write(self.leaf, false, piece),
+            Level::Index => self.add_to_index(piece),
+            Level::Undecided => {
+                self.waiting_bytes += piece.len_estimate();
+                self.waiting.push((self.leaf, piece));
+                match self.waiting_bytes >= DECIDING_BYTES {
+                    true => self.decide(),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Decides where the changes below the index page go.
+    fn decide(&mut self) -> Result<()> {
+        let mut leaves: Vec<PageId> = self.waiting.iter().map(|(leaf, _)| *leaf).collect();
+        leaves.dedup();
+        let least = leaves.len() * self.storage.options.least_leaf_delta();
+        let is_small = leaves.len() > 1 && self.waiting_bytes < least;
+        self.level = if is_small {
+            Level::Index
+        } else {
+            Level::Leaves
+        };
+        self.waiting_bytes = 0;
+        for (leaf, piece) in std::mem::take(&mut self.waiting) {
+            match is_small {
+                true => self.add_to_index(piece)?,
+                false => self.write(leaf, false, piece)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn add_to_index(&mut self, mut piece: PageBuilder) -> Result<()> {
+        self.of_index.append(&mut piece);
+        match self.of_index.len_estimate() >= INDEX_DELTA_BYTES {
+            true => self.write_index(),
+            false => Ok(()),
+        }
+    }
+
+    fn write_index(&mut self) -> Result<()> {
+        if self.of_index.is_empty() {
+            return Ok(());
+        }
+        let parent = self
+            .parent
+            .expect("a leaf without an index page is decided about");
+        let fresh = Spread::builder(self.number);
+        let page = std::mem::replace(&mut self.of_index, fresh);
+        self.write(parent, true, page)
+    }
+
+    /// Ends the changes below the index page.
+    fn end_index(&mut self) -> Result<()> {
+        if self.level == Level::Undecided {
+            self.decide()?;
+        }
+        self.write_index()
+    }
+
+    fn write(&mut self, of: PageId, is_index: bool, mut page: PageBuilder) -> Result<()> {
+        if !is_index && self.parent.is_some() {
+            self.of_leaves.0 += 1;
+            self.of_leaves.1 += page.len_estimate();
+        }
+        self.writer.add(&mut page, PageId::NONE)?;
+        self.targets.push((of, is_index));
+        Ok(())
+    }
+
+    /// Returns the transaction, and the writer of its pages.
+    fn finish(mut self) -> Result<(SystemTx, PageWriter<'a>)> {
+        self.end_piece()?;
+        self.end_index()?;
+        let (pages, bytes) = self.of_leaves;
+        if pages > 1 && bytes < pages * self.storage.options.least_leaf_delta() {
+            self.storage.checkpoints.widen();
+        }
+        let changes = self.targets.into_iter().zip(self.writer.finish()?);
+        let changes = changes.map(|((key, to_index), delta)| Change::Append {
+            key,
+            delta,
+            to_index,
+        });
+        let tx = SystemTx {
+            changes: changes.collect(),
+            ..SystemTx::default()
+        };
+        Ok((tx, self.writer))
+    }
+}
 
 impl Storage {
     /// Writes the pages of changes, whose keys rise strictly, without a commit. `note` is
@@ -24,60 +224,39 @@ impl Storage {
         changes: &mut dyn SortedEntries,
         note: Option<Vec<u8>>,
     ) -> Result<Prepared<'_>> {
+        let guard = self.checkpoints.enter();
         let maintenance = self.maintenance.try_lock();
         let view = self.view();
         if let Some(maintenance) = maintenance
             && self.is_empty(&view)?
         {
-            return self.prepare_first_pages(changes, note, view, maintenance);
+            let first = self.prepare_first_pages(changes, note, view, maintenance)?;
+            return Ok(Prepared {
+                _checkpoint: Some(guard),
+                ..first
+            });
         }
-        let mut writer = PageWriter::new(self, StreamKind::Delta);
-        let mut builder = PageBuilder::new(PageKind::Delta, 0);
-        builder.as_of = self.checkpoint_number(&view);
-        // The leaf of each page of the writer.
-        let mut leaves: Vec<PageId> = Vec::new();
-        let mut current: Option<(PageId, Option<Vec<u8>>)> = None;
+        let number = self.checkpoint_number(&view);
+        let mut spread = Spread::new(self, number, matches!(guard, CheckpointGuard::Alone(_)));
+        // The first key behind the current leaf.
+        let mut end: Option<Option<Vec<u8>>> = None;
         while changes.advance()? {
             let (key, kind, value) = (changes.key(), changes.kind() as u8, changes.value());
-            let inside =
-                |(_, end): &(PageId, Option<Vec<u8>>)| end.as_deref().is_none_or(|end| key < end);
-            let leaf = match current.as_ref().filter(|leaf| inside(leaf)) {
-                Some((leaf, _)) => *leaf,
-                None => {
-                    if let Some((leaf, _)) = current.take().filter(|_| !builder.is_empty()) {
-                        writer.add(&mut builder, PageId::NONE)?;
-                        leaves.push(leaf);
-                    }
-                    let path = self.path(&view, key)?;
-                    let leaf = path.leaf;
-                    current = Some((leaf, path.end()));
-                    leaf
-                }
-            };
-            builder.add(key, kind, value);
-            if builder.len_estimate() >= self.options.page_bytes {
-                writer.add(&mut builder, PageId::NONE)?;
-                leaves.push(leaf);
+            let is_inside = |end: &Option<Vec<u8>>| end.as_deref().is_none_or(|end| key < end);
+            if !end.as_ref().is_some_and(is_inside) {
+                let path = self.path(&view, key)?;
+                spread.enter(&view, &path)?;
+                end = Some(path.end());
             }
+            spread.add(key, kind, value)?;
         }
-        if let Some((leaf, _)) = current.filter(|_| !builder.is_empty()) {
-            writer.add(&mut builder, PageId::NONE)?;
-            leaves.push(leaf);
-        }
-        let ids = writer.finish()?;
-        let changes = leaves.into_iter().zip(ids);
-        let tx = SystemTx {
-            changes: changes
-                .map(|(key, delta)| Change::Append { key, delta })
-                .collect(),
-            note,
-            ..SystemTx::default()
-        };
+        let (tx, writer) = spread.finish()?;
         Ok(Prepared {
-            tx,
+            tx: SystemTx { note, ..tx },
             view,
             _writers: vec![writer],
             _maintenance: None,
+            _checkpoint: Some(guard),
         })
     }
 
@@ -147,6 +326,7 @@ impl Storage {
             view: compaction.view,
             _writers: vec![compaction.base, compaction.delta],
             _maintenance: Some(maintenance),
+            _checkpoint: None,
         })
     }
 }

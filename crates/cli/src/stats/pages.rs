@@ -65,6 +65,14 @@ pub fn section(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>)
         ("base pages", base),
         ("delta pages", format!("{}, {deltas}", pages.delta_pages)),
         ("delta pages of a leaf", chains),
+        (
+            "index pages with delta pages",
+            format!(
+                "{}, {}",
+                pages.index_pages_with_deltas,
+                human_bytes(pages.index_delta_bytes)
+            ),
+        ),
         ("due for a compaction", due),
         (
             "space amplification, at most",
@@ -89,6 +97,7 @@ pub fn section(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>)
 pub fn json(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>) -> Value {
     json!({
         "index_levels": pages.levels, "leaves": leaves, "leaves_with_deltas": pages.leaves_with_deltas,
+        "index_pages_with_deltas": pages.index_pages_with_deltas, "index_delta_bytes": pages.index_delta_bytes,
         "base_bytes": pages.base_bytes, "delta_pages": pages.delta_pages, "delta_bytes": pages.delta_bytes,
         "longest_chain": pages.longest_chain, "mean_chain": rounded(pages.mean_chain()),
         "due_leaves": pages.due_leaves, "due_delta_bytes": pages.due_delta_bytes, "debt": rounded(family.page_debt),

@@ -182,6 +182,7 @@ fn page_steps(pages: &PageExplanation, explained: &ReadExplanation, steps: &mut 
 fn page_text(page: &ExplainedPage, explained: &ReadExplanation) -> String {
     let kind = match page.is_base {
         true => "base page",
+        false if page.is_of_index => "delta page of the index page",
         false => "delta page",
     };
     let verdict = match &page.verdict {
@@ -358,7 +359,12 @@ fn page_json(page: &ExplainedPage) -> Value {
         _ => ("unknown", None),
     };
     let mut out = position_json(&page.position);
-    out["page"] = if page.is_base { "base" } else { "delta" }.into();
+    out["page"] = match (page.is_base, page.is_of_index) {
+        (true, _) => "base",
+        (false, true) => "index_delta",
+        (false, false) => "delta",
+    }
+    .into();
     out["part"] = page.part.as_ref().map(range_json).into();
     out["verdict"] = verdict.into();
     out["kind"] = entry.map(|entry| kind_name(entry.kind)).into();

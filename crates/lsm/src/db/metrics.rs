@@ -204,13 +204,23 @@ const PAGE_GAUGES: &[PageRow] = &[
         |p| p.leaves_with_deltas,
     ),
     (
+        "pages_index_pages_with_deltas",
+        "Index pages that have delta pages.",
+        |p| p.index_pages_with_deltas,
+    ),
+    (
+        "pages_index_delta_bytes",
+        "Bytes of the delta pages of index pages.",
+        |p| p.index_delta_bytes,
+    ),
+    (
         "pages_deltas",
         "Delta pages; a shared one counts for each leaf.",
         |p| p.delta_pages,
     ),
     (
         "pages_longest_chain",
-        "Delta pages of the leaf that has most.",
+        "Delta pages of the leaf or index page that has most.",
         |p| p.longest_chain,
     ),
     (

@@ -631,7 +631,7 @@ pub fn options(seed: u64) -> Options {
 /// Returns settings of small pages with short chains, so that short histories have every change of
 /// a tree.
 fn pages(c: &mut Rng) -> TreeOptions {
-    TreeOptions::default()
+    let drawn = TreeOptions::default()
         .page_bytes(c.pick(&[256, 400, 1000]))
         .block_bytes(c.pick(&[16, 64, 4096]))
         .extent_bytes(c.pick(&[4 << 10, 8 << 10, 32 << 10]))
@@ -640,5 +640,8 @@ fn pages(c: &mut Rng) -> TreeOptions {
         .compression(c.pick(&[Compression::None, Compression::Lz4, Compression::Zstd]))
         .base_garbage(c.pick(&[0.05, 0.3, 0.5]))
         .delta_garbage(c.pick(&[0.05, 0.5, 0.75]))
-        .checkpoint_bytes(c.pick(&[0, 300, 4000]))
+        .checkpoint_bytes(c.pick(&[0, 300, 4000]));
+    // The number derives from other draws: a draw of its own would give every seed other settings.
+    let n = drawn.page_bytes / 100 + drawn.max_deltas + drawn.checkpoint_bytes as usize / 300;
+    drawn.leaf_delta_bytes([None, Some(0), Some(100), Some(1 << 20)][n % 4])
 }

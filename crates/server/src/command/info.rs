@@ -388,12 +388,14 @@ fn logical_logs(e: &Executor, out: &mut String) {
 fn pages(family: &str, pages: &PageTreeStats, debt: f64, out: &mut String) {
     line!(
         out,
-        "{family}_pages:index_levels={},base_bytes={},delta_bytes={},delta_pages={},leaves_with_deltas={},longest_chain={},mean_chain={:.2},mapped={},mapping_bytes={},due_leaves={},due_delta_bytes={},debt={debt:.2}",
+        "{family}_pages:index_levels={},base_bytes={},delta_bytes={},delta_pages={},leaves_with_deltas={},index_pages_with_deltas={},index_delta_bytes={},longest_chain={},mean_chain={:.2},mapped={},mapping_bytes={},due_leaves={},due_delta_bytes={},debt={debt:.2}",
         pages.levels,
         pages.base_bytes,
         pages.delta_bytes,
         pages.delta_pages,
         pages.leaves_with_deltas,
+        pages.index_pages_with_deltas,
+        pages.index_delta_bytes,
         pages.longest_chain,
         pages.mean_chain(),
         pages.mapped_pages,

@@ -22,7 +22,16 @@ fn apply(table: &MappingTable, time: SysTime, change: Change) -> Effects {
 
 fn append(table: &MappingTable, time: SysTime, key: u32, delta: u32) {
     let (key, delta) = (id(key), id(delta));
-    apply(table, time, Change::Append { key, delta });
+    let to_index = false;
+    apply(
+        table,
+        time,
+        Change::Append {
+            key,
+            delta,
+            to_index,
+        },
+    );
 }
 
 fn pages(table: &MappingTable, key: u32, at: SysTime) -> (u32, Vec<u32>) {
@@ -93,6 +102,7 @@ fn a_delta_page_follows_a_rewrite() {
     let late = Change::Append {
         key: id(1),
         delta: id(18),
+        to_index: false,
     };
     table.apply(4, &late, &mut effects).unwrap();
     assert_eq!(effects.shared_deltas.len(), 2, "three pages have it");

@@ -50,6 +50,7 @@ fn open_observed(fs: &Arc<SimFs>, dropped: &Arc<Dropped>) -> Storage {
     let options = TreeOptions {
         filter: Some(Arc::new(RemoveSome)),
         drop_observer: Some(dropped.clone()),
+        leaf_delta_bytes: Some([0, 150, 1 << 20][fs.op_count() as usize % 3]),
         ..options()
     };
     Storage::open(&env, Path::new(DIR), &options).unwrap()

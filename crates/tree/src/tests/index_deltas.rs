@@ -1,0 +1,227 @@
+//! Delta pages of index pages: a user checkpoint with few changes for each leaf (decision 0048).
+
+use super::{Content, PUT, disk, options};
+use crate::cursor::TreeCursor;
+use crate::{PageTree, PageVerdict, TreeOptions};
+use basalt_env::{Env, Random};
+use std::sync::Arc;
+
+const DIR: &str = "tree";
+
+fn key(n: usize) -> Vec<u8> {
+    format!("k{n:05}").into_bytes()
+}
+
+/// Returns a tree of many leaves without delta pages, and what it has. Changes of fewer bytes for a
+/// leaf than `least` go to index pages.
+fn filled(keys: usize, least: usize) -> (PageTree, Content) {
+    let env = Env::for_tests(disk(1), 1);
+    let options = TreeOptions {
+        max_deltas: 3,
+        overwrite_ratio: 0.5,
+        ..options()
+    };
+    let tree = PageTree::open(&env, DIR, &options.leaf_delta_bytes(Some(least))).unwrap();
+    let content: Content = (0..keys).map(|n| (key(n), vec![b'a'; 20])).collect();
+    let changes = content
+        .iter()
+        .map(|(key, value)| (&key[..], Some(&value[..])));
+    tree.write(changes).unwrap();
+    assert_eq!(tree.stats().delta_pages, 0);
+    (tree, content)
+}
+
+/// Gives every `step`th key a new value, and deletes the key behind it.
+fn change(tree: &PageTree, content: &mut Content, from: usize, step: usize, value: u8) {
+    let mut changes: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
+    for n in (from..content.len()).step_by(step) {
+        changes.push((key(n), Some(vec![value; 20])));
+        changes.push((key(n + 1), None));
+    }
+    let borrowed = changes
+        .iter()
+        .map(|(key, value)| (&key[..], value.as_deref()));
+    tree.write(borrowed).unwrap();
+    for (key, value) in changes {
+        match value {
+            Some(value) => content.insert(key, value),
+            None => content.remove(&key),
+        };
+    }
+}
+
+fn check(tree: &PageTree, content: &Content, keys: usize) {
+    let snapshot = tree.snapshot();
+    for n in 0..keys {
+        let found = tree.get(&snapshot, &key(n)).unwrap();
+        assert_eq!(
+            found.as_deref(),
+            content.get(&key(n)).map(|v| &v[..]),
+            "{n}"
+        );
+        let explained = tree.explain(&snapshot, &key(n));
+        let explained = explained
+            .found()
+            .filter(|entry| entry.kind == Some(basalt_kv::key::Kind::Put));
+        assert_eq!(explained.map(|e| &e.value[..]), found.as_deref(), "{n}");
+    }
+    let all: Vec<Vec<u8>> = (0..keys).map(key).collect();
+    let all: Vec<&[u8]> = all.iter().map(|key| &key[..]).collect();
+    for (n, found) in tree
+        .entries(&snapshot, &all, true, &mut |_| true)
+        .into_iter()
+        .enumerate()
+    {
+        let found = found.unwrap().unwrap();
+        let value = found
+            .filter(|(kind, _)| *kind == basalt_kv::key::Kind::Put)
+            .map(|(_, v)| v);
+        assert_eq!(
+            value.as_deref(),
+            content.get(&key(n)).map(|v| &v[..]),
+            "{n}"
+        );
+    }
+    tree.verify().unwrap();
+}
+
+/// Scans turn round anywhere: at the borders of leaves, too, where a delta page of the index page
+/// has keys of both.
+fn check_scans(tree: &PageTree, content: &Content, keys: usize) {
+    let random = Random::from_seed(3);
+    let storage = &*tree.storage;
+    let sorted: Vec<(&Vec<u8>, &Vec<u8>)> = content.iter().collect();
+    let mut cursor = TreeCursor::at(storage, storage.view(), b"").unwrap();
+    for _ in 0..200 {
+        let from = key(random.below(keys as u64) as usize);
+        // Between this entry and the one before.
+        let mut at = sorted.partition_point(|(key, _)| **key < from);
+        cursor.seek(&from).unwrap();
+        for _ in 0..random.below(40) {
+            let forward = random.one_in(2);
+            let expected = match forward {
+                true => sorted.get(at),
+                false => at.checked_sub(1).map(|before| &sorted[before]),
+            };
+            let mut found = None;
+            while found.is_none()
+                && if forward {
+                    cursor.next()
+                } else {
+                    cursor.prev()
+                }
+                .unwrap()
+            {
+                let (kind, value) = cursor.entry();
+                found = (kind == PUT).then(|| (cursor.key(), value.to_vec()));
+            }
+            let found = found.as_ref().map(|(key, value)| (key, value));
+            assert_eq!(found, expected.copied());
+            at = if forward {
+                at + usize::from(found.is_some())
+            } else {
+                at.saturating_sub(1)
+            };
+        }
+    }
+}
+
+#[test]
+fn few_changes_for_each_leaf_become_one_delta_page_of_the_index_page() {
+    const KEYS: usize = 2000;
+    let (tree, mut content) = filled(KEYS, 150);
+    let leaves = tree.count_leaves(&tree.snapshot()).unwrap();
+    // The tree learns from it that its leaves get few changes.
+    change(&tree, &mut content, 0, 9, b'b');
+    assert!(tree.stats().leaves_with_deltas > leaves / 2);
+    tree.maintain().unwrap();
+    let old = (tree.snapshot(), content.clone());
+    let mut log_bytes = Vec::new();
+    for round in 0..3 {
+        let before = tree.stats();
+        change(&tree, &mut content, 3 + round, 11, b'c' + round as u8);
+        let stats = tree.stats();
+        log_bytes.push(stats.system_log_bytes_written - before.system_log_bytes_written);
+        assert_eq!(stats.leaves_with_deltas, before.leaves_with_deltas);
+        assert!(stats.index_pages_with_deltas > 0);
+        assert!(stats.index_delta_bytes > before.index_delta_bytes);
+        check(&tree, &content, KEYS);
+        check_scans(&tree, &content, KEYS);
+    }
+    assert!(
+        log_bytes.iter().all(|bytes| *bytes < 40 * leaves / 4),
+        "{log_bytes:?}"
+    );
+    let explained = tree.explain(&tree.snapshot(), &key(5));
+    let pages = &explained.leaf.as_ref().unwrap().pages;
+    assert!(pages[0].is_of_index && matches!(pages[0].verdict, PageVerdict::Found(_)));
+    // They are consolidated, and then the leaves take them.
+    let longest = tree.stats().longest_chain;
+    tree.maintain().unwrap();
+    assert!(tree.stats().longest_chain < longest);
+    check(&tree, &content, KEYS);
+    check_scans(&tree, &content, KEYS);
+    let before = tree.stats().base_bytes_written;
+    let mut round = 0;
+    while tree.stats().base_bytes_written == before {
+        round += 1;
+        assert!(round < 100, "the leaves take no changes");
+        change(&tree, &mut content, round, 5, b'f');
+        tree.maintain().unwrap();
+    }
+    check(&tree, &content, KEYS);
+    change(&tree, &mut content, 0, 50, b'g');
+    tree.storage.rewrite_range(b"", None, &|| true).unwrap();
+    assert_eq!(tree.stats().delta_pages, 0);
+    check(&tree, &content, KEYS);
+    check_scans(&tree, &content, KEYS);
+    let (snapshot, content) = old;
+    for n in 0..KEYS {
+        let found = tree.get(&snapshot, &key(n)).unwrap();
+        assert_eq!(
+            found.as_deref(),
+            content.get(&key(n)).map(|v| &v[..]),
+            "{n}"
+        );
+    }
+    tree.close().unwrap();
+}
+
+/// Small changes go behind each other although threads write at once: a delta page of an index page
+/// hides what the leaves get.
+#[test]
+fn threads_with_few_changes_write_one_after_the_other() {
+    const KEYS: usize = 600;
+    let (tree, content) = filled(KEYS, 150);
+    let content = Arc::new(content);
+    basalt_env::thread::scope(|scope| {
+        for thread in 0..3u8 {
+            let (tree, content) = (&tree, content.clone());
+            scope.spawn(move || {
+                for round in 0..200 {
+                    // All keys get the same value. The large ones of one thread go to the leaves
+                    // of index pages without delta pages.
+                    let len = if thread == 0 { 200 } else { 2 };
+                    let value = [&[thread, round][..], &vec![0; len - 2]].concat();
+                    let changes = content
+                        .keys()
+                        .step_by(7)
+                        .map(|key| (&key[..], Some(&value[..])));
+                    tree.write(changes).unwrap();
+                    let snapshot = tree.snapshot();
+                    let mut values = content
+                        .keys()
+                        .step_by(7)
+                        .map(|key| tree.get(&snapshot, key).unwrap());
+                    let first = values.next().unwrap();
+                    assert!(values.all(|value| value == first));
+                    if round % 2 == 0 {
+                        tree.maintain().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    tree.verify().unwrap();
+    tree.close().unwrap();
+}
