@@ -44,6 +44,9 @@ enum Rewrites {
     Leaf(PageId),
     /// All leaves of the index page with changes in delta pages, those of the index page included.
     Changed,
+    /// All leaves of the index page with delta pages of their own, and the index page in any case,
+    /// which then names all leaves by their own ids.
+    Names,
     /// All leaves of the index page.
     All,
 }
@@ -215,6 +218,17 @@ impl Storage {
         Ok(())
     }
 
+    /// Writes the index page above a key again, and the leaves below it that have delta pages.
+    pub fn rename_leaves(&self, key: &[u8]) -> Result<()> {
+        let maintenance = self.maintenance.lock();
+        let view = self.view();
+        let path = self.path(&view, key)?;
+        match self.prepare_at(&path, Rewrites::Names, view, maintenance)? {
+            Some(prepared) => self.commit_prepared(&prepared).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
     fn is_due(&self, pages: &Pages) -> bool {
         pages.deltas.len() >= self.options.max_deltas
     }
@@ -323,7 +337,8 @@ impl<'a> Compaction<'a> {
                 }
             }
         }
-        if rewritten.is_empty() && empty.is_empty() && self.above.is_empty() {
+        let is_unchanged = rewritten.is_empty() && empty.is_empty() && self.above.is_empty();
+        if is_unchanged && self.rewrites != Rewrites::Names {
             return Ok(());
         }
         // The index page is written again, so it can name all base pages by their own ids.
@@ -405,7 +420,7 @@ impl<'a> Compaction<'a> {
         let rewrites = match self.rewrites {
             Rewrites::Nothing => false,
             Rewrites::Leaf(leaf) => leaf == key,
-            Rewrites::Changed => !pages.deltas.is_empty(),
+            Rewrites::Changed | Rewrites::Names => !pages.deltas.is_empty(),
             Rewrites::All => true,
         };
         if !rewrites && !self.storage.is_due(pages) {

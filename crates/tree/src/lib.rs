@@ -38,6 +38,7 @@ pub mod fuzzing;
 mod inspect;
 mod leaf_pages;
 mod mapping;
+mod mapping_limit;
 mod options;
 mod page;
 mod page_filter;

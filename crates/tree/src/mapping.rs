@@ -271,6 +271,25 @@ impl MappingTable {
         self.shards.iter().any(has)
     }
 
+    /// Returns true if the table has a key whose page lives.
+    pub fn has(&self, key: PageId) -> bool {
+        let shard = self.shard(key).read();
+        let newest = shard.get(&key).and_then(|chain| chain.last());
+        newest.is_some_and(|version| matches!(version.state, State::Live(_)))
+    }
+
+    /// Gives back memory that many keys had which are gone.
+    pub fn give_back_room(&self) {
+        for shard in &self.shards {
+            let has_much = |shard: &Shard| shard.capacity() > 4 * shard.len() + 8;
+            if has_much(&shard.read()) {
+                let mut shard = shard.write();
+                let room = 2 * shard.len();
+                shard.shrink_to(room);
+            }
+        }
+    }
+
     /// Returns the number of keys that the table has.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().len()).sum()

@@ -39,6 +39,9 @@ pub struct TreeOptions {
     /// when they are enough. So a tree of any size has few delta pages. `None`, the default, is 2
     /// KiB, or an eighth of a page if that is less. 0: each changed leaf gets a delta page.
     pub leaf_delta_bytes: Option<usize>,
+    /// Most bytes of memory of the page mapping table, any number. Maintenance writes pages again
+    /// until it has less, but for what old snapshots need. Default 16 MiB.
+    pub mapping_bytes: u64,
     /// Compression of pages. Default LZ4.
     pub compression: Compression,
     /// Garbage collection rewrites a sealed extent of base pages when this fraction of it is
@@ -66,6 +69,7 @@ impl fmt::Debug for TreeOptions {
             .field("max_deltas", &self.max_deltas)
             .field("overwrite_ratio", &self.overwrite_ratio)
             .field("leaf_delta_bytes", &self.leaf_delta_bytes)
+            .field("mapping_bytes", &self.mapping_bytes)
             .field("compression", &self.compression)
             .field("base_garbage", &self.base_garbage)
             .field("delta_garbage", &self.delta_garbage)
@@ -86,6 +90,7 @@ impl Default for TreeOptions {
             max_deltas: 8,
             overwrite_ratio: 0.5,
             leaf_delta_bytes: None,
+            mapping_bytes: 16 << 20,
             compression: Compression::Lz4,
             base_garbage: 0.5,
             delta_garbage: 0.75,
@@ -149,6 +154,13 @@ impl TreeOptions {
     /// Returns the least bytes of a delta page of a leaf.
     pub(crate) fn least_leaf_delta(&self) -> usize {
         (self.leaf_delta_bytes).unwrap_or((2 << 10).min(self.page_bytes / 8))
+    }
+
+    /// Sets [`TreeOptions::mapping_bytes`].
+    #[must_use]
+    pub fn mapping_bytes(mut self, mapping_bytes: u64) -> Self {
+        self.mapping_bytes = mapping_bytes;
+        self
     }
 
     /// Sets [`TreeOptions::compression`].

@@ -325,7 +325,7 @@ impl PageTree {
         })
     }
 
-    /// Compacts what is due, collects garbage, erases extents that no snapshot needs, and takes a
+    /// Compacts what is due, keeps the page mapping table within its limit, collects garbage, erases extents that no snapshot needs, and takes a
     /// system checkpoint if the system log is long. Writes and reads go on beside it.
     ///
     /// Errors: those of the filesystem, and `Corruption`; what was done before stays done.
@@ -339,14 +339,16 @@ impl PageTree {
         let erased = self.storage.erase_dead().map(|_| ());
         let compacted = self.storage.compact(goes_on).map(|_| ());
         let collected = self.storage.collect_garbage(goes_on).map(|_| ());
+        let limited = self.storage.limit_mapping(goes_on);
         if !goes_on() {
-            return erased.and(compacted).and(collected);
+            return erased.and(compacted).and(limited).and(collected);
         }
         let checkpointed = match self.storage.checkpoint_is_due() {
             true => self.storage.take_checkpoint(),
             false => Ok(()),
         };
-        erased.and(compacted).and(collected).and(checkpointed)
+        let written = erased.and(compacted).and(limited).and(collected);
+        written.and(checkpointed)
     }
 
     /// Erases extents that no snapshot needs. [`PageTree::maintain`] does it, too.

@@ -278,6 +278,7 @@ impl Storage {
         if self.mapping.has_index_deltas() {
             self.checkpoints.widen();
         }
+        self.book_mapping();
         self.forget_erased();
         self.check_extents()?;
         self.set_recovered(time, root, note, log_bytes);

@@ -13,7 +13,7 @@ use crate::system_log::{Root, SystemCheckpoint, SystemTx};
 use crate::usage::{StreamKind, UsageTable};
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::{Mutex, MutexGuard, RwLock, named};
-use basalt_env::{CacheKey, CachePriority, Env};
+use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation};
 use basalt_fs::{Bytes, Error, ErrorKind, Intent, Result, slot_size};
 use basalt_kv::key::Kind;
 use basalt_kv::write_options::WriteOptions;
@@ -107,6 +107,8 @@ pub(crate) struct Storage {
     system: Log,
     checkpoint: Log,
     pub mapping: MappingTable,
+    /// What the ledger knows of the table's memory.
+    pub mapping_memory: Mutex<Reservation>,
     /// Held by the one transaction that changes base pages: a compaction or a collection.
     pub maintenance: Mutex<()>,
     /// Held by user checkpoints.
@@ -152,6 +154,7 @@ impl Storage {
             contradiction: None,
             next_part,
         };
+        let mapping_memory = parts.env.ledger().reserve(MemoryKind::Index, 0);
         Storage {
             env: parts.env,
             dir: parts.dir,
@@ -162,6 +165,7 @@ impl Storage {
             system: parts.system,
             checkpoint: parts.checkpoint,
             mapping: MappingTable::new(),
+            mapping_memory: named("Storage::mapping_memory", Mutex::new(mapping_memory)),
             maintenance: named("Storage::maintenance", Mutex::new(())),
             checkpoints: CheckpointGate::default(),
             erasing: named("Storage::erasing", Mutex::new(())),

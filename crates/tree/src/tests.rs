@@ -2,6 +2,7 @@
 
 mod dropped_entries;
 mod index_deltas;
+mod mapping_limit;
 
 use crate::cursor::TreeCursor;
 use crate::entries::CheckedChanges;

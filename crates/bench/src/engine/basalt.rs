@@ -98,6 +98,7 @@ impl Basalt {
                 "max_deltas": pages.max_deltas, "overwrite_ratio": pages.overwrite_ratio,
                 "base_garbage": pages.base_garbage, "delta_garbage": pages.delta_garbage,
                 "checkpoint_bytes": pages.checkpoint_bytes,
+                "leaf_delta_bytes": pages.leaf_delta_bytes, "mapping_bytes": pages.mapping_bytes,
             });
         }
         let db = Db::open(&env, name, options)?;

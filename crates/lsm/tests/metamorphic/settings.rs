@@ -110,7 +110,8 @@ fn pages(c: &mut Rng) -> TreeOptions {
         .checkpoint_bytes(c.pick(&[0, 300, 4000, 16 << 20]));
     // The number derives from other draws: a draw of its own would give every seed other settings.
     let n = drawn.page_bytes / 100 + drawn.max_deltas + drawn.checkpoint_bytes as usize / 300;
-    drawn.leaf_delta_bytes([None, Some(0), Some(100), Some(1 << 20)][n % 4])
+    let drawn = drawn.leaf_delta_bytes([None, Some(0), Some(100), Some(1 << 20)][n % 4]);
+    drawn.mapping_bytes([0, 2000, 16 << 20][n % 3])
 }
 
 fn of<'a>(options: &'a mut Options, family: &str) -> &'a mut FamilyOptions {
