@@ -295,10 +295,13 @@ fn marks_come_with_the_content_that_has_dropped_the_references() {
     write(&db, &mut model, 10..20, 0);
     write(&db, &mut model, 30..40, 0);
     let pages = db.engine().tree.view().pages[&0].pages.clone();
+    let before = env.ledger().usage().buffer;
     pages.tree().compact_range(b"", None, &|| true).unwrap();
     assert!(!pages.dropped_references().is_empty());
+    assert!(env.ledger().usage().buffer > before);
     expect_newest(&db, &model);
     db.engine().mark_dropped_records(0, &pages).unwrap();
+    assert_eq!(env.ledger().usage().buffer, before);
     assert_eq!(db.stats().blobs.files, 1);
     model.retain(|_, value| value[0] != b'1');
     expect_newest(&db, &model);
