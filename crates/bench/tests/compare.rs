@@ -237,7 +237,7 @@ fn a_tree_is_compared_with_levels() {
     assert_eq!(of("basalt")["block_bytes"], 8192);
     assert!(of("basalt")["pages"].is_null());
     assert_eq!(of("tree")["pages"]["page_bytes"], 8192);
-    assert!(of("tree")["min_blob_size"].is_null());
+    assert_eq!(of("tree")["min_blob_size"], 4096);
 }
 
 /// The figures of families in pages.

@@ -2,44 +2,21 @@
 //! created, and stays, so a command on an existing store finds it in the manifest.
 
 use crate::budget::Budget;
-use crate::failure::Failure;
 use crate::location::StoreEngine;
 use basalt::{Db, Env, Options, TreeOptions};
 use basalt_server::{engine_defaults, fit_families};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Checks that the flags of a budget are possible with an engine.
-pub fn check_flags(engine: StoreEngine, budget: &Budget) -> Result<(), Failure> {
-    if engine == StoreEngine::Tree && budget.separation.asks_for_blobs() {
-        return Err(Failure::new(
-            "--min-blob-size is for blob files, and a store with --engine tree keeps all values in its pages; leave one of the two out",
-        ));
-    }
-    Ok(())
-}
-
 /// Returns the options for the store in a directory, or for a new store with this engine. Families
 /// that are made in an existing store get the engine of its default family.
 ///
 /// A manifest that cannot be read changes no options: opening the store then reports the cause.
-///
-/// Errors: a message if the flags ask for blob files, and the store is in pages.
-pub fn options(
-    env: &Env,
-    dir: &Path,
-    engine: StoreEngine,
-    budget: Option<&Budget>,
-) -> Result<Options, Failure> {
+pub fn options(env: &Env, dir: &Path, engine: StoreEngine, budget: Option<&Budget>) -> Options {
     let options = budget.map_or_else(engine_defaults, Budget::engine);
     let pages = budget.map_or_else(TreeOptions::default, |b| b.separation.pages());
     let found = Db::families_of_closed(env, dir).unwrap_or_default();
-    if is_in_pages(&found) && budget.is_some_and(|b| b.separation.asks_for_blobs()) {
-        return Err(Failure::new(
-            "the store is kept in pages, which have all values in them; leave --min-blob-size out",
-        ));
-    }
-    Ok(fit(options, &found, engine, &pages))
+    fit(options, &found, engine, &pages)
 }
 
 /// Returns true if the default family of a store is in pages.
@@ -57,8 +34,7 @@ fn fit(
     pages: &TreeOptions,
 ) -> Options {
     if engine == StoreEngine::Tree && !is_in_pages(found) {
-        let family = options.default_family.min_blob_size(None);
-        options.default_family = family.pages(Some(pages.clone()));
+        options.default_family = options.default_family.pages(Some(pages.clone()));
     }
     fit_families(options, found, pages)
 }

@@ -28,7 +28,7 @@ pub enum StoreEngine {
     /// Levels of sorted tables, with large values in blob files
     #[default]
     Lsm,
-    /// A tree of pages
+    /// A tree of pages, with large values in blob files
     Tree,
 }
 
@@ -48,8 +48,8 @@ pub struct Make {
     /// Make a missing store with this engine
     ///
     /// The engine is that of a store that is created, and of all families that are made in it
-    /// later. An existing store keeps its own engine. With `tree`, keys and values are in pages,
-    /// and no value is in a blob file: see docs/tree.md.
+    /// later. An existing store keeps its own engine. With `tree`, keys are in a tree of pages: see
+    /// docs/tree.md.
     #[arg(long, value_enum, value_name = "ENGINE", default_value = "lsm")]
     pub engine: StoreEngine,
 }

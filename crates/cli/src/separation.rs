@@ -13,17 +13,17 @@ use clap::Args;
 #[command(next_help_heading = "Large values and compression")]
 pub struct Separation {
     /// Write values of at least this many bytes to blob files, which merges do not carry along; 0
-    /// for none. Not remembered: old values stay where they are until a merge reads them. Not for
-    /// stores in pages, which have no blob files [default: 4K]
+    /// for none. Not remembered: old values stay where they are until a merge of tables reads them
+    /// [default: 4K]
     #[arg(long, value_name = "BYTES", value_parser = parse_least)]
     pub min_blob_size: Option<u64>,
     /// Let blob files take at most this many bytes for each byte of theirs in use; smaller means
     /// more rewriting
     #[arg(long, value_name = "N", default_value_t = 1.25, value_parser = parse_amp)]
     pub max_space_amp: f64,
-    /// Compress blocks of tables in this way, and each value in blob files that becomes an eighth
-    /// shorter; or compress pages. Not remembered: old data stays as it is until a merge reads it
-    /// [default: none, and lz4 for pages]
+    /// Compress blocks of tables or pages in this way, and each value in blob files that becomes an
+    /// eighth shorter. Not remembered: old data stays as it is until a merge reads it [default:
+    /// none, and lz4 for pages]
     #[arg(long, value_enum)]
     pub compression: Option<Compression>,
 }
@@ -60,11 +60,6 @@ impl Separation {
         }
         options.max_space_amp = self.max_space_amp;
         options
-    }
-
-    /// Returns true if the flags ask for blob files.
-    pub fn asks_for_blobs(&self) -> bool {
-        self.min_blob_size.is_some_and(|least| least > 0)
     }
 
     /// Returns the compression of the flags, if they have one.

@@ -5,7 +5,7 @@
 
 use crate::args::KeyspaceArgs;
 use crate::budget::Budget;
-use crate::engine::{self, check_flags};
+use crate::engine;
 use crate::escape::unescape;
 use crate::failure::Failure;
 use crate::filesystem;
@@ -189,7 +189,7 @@ pub fn environment_for_logs(
             });
         }
         // The manifest of the store must name the logs before anything is in them.
-        let tables = engine::options(&env, &dir, access.engine(), None)?;
+        let tables = engine::options(&env, &dir, access.engine(), None);
         let options = store_options(Retired::default().add_to(tables));
         let store = basalt::Store::open(&env, &dir, options);
         let made = store.and_then(|store| store.logs().and_then(|_| store.close()));
@@ -319,7 +319,6 @@ fn any_environment(
     process_memory::keep_little();
     let mut env = EnvBuilder::without_fs().trims_memory(true);
     if let Some(budget) = budget {
-        check_flags(access.engine(), budget)?;
         env = budget.environment(env)?;
     }
     let parts = env.parts();
@@ -330,7 +329,7 @@ fn any_environment(
 /// Opens a store with all of its engines.
 pub fn open_all(place: &StoreLocation, access: Access) -> Result<basalt::Store, Failure> {
     let (env, path) = environment(place, access, None)?;
-    let tables = engine::options(&env, &path, access.engine(), None)?
+    let tables = engine::options(&env, &path, access.engine(), None)
         .create_if_missing(access.make().is_some());
     let options = store_options(Retired::default().add_to(tables));
     let opened = match access {
@@ -358,7 +357,7 @@ fn open_tables(
 ) -> Result<(Db, Options), Failure> {
     let (env, path) = environment(place, access, budget)?;
     let retired = Retired::default();
-    let options = engine::options(&env, &path, access.engine(), budget)?
+    let options = engine::options(&env, &path, access.engine(), budget)
         .create_if_missing(access.make().is_some())
         .allow_nonempty_dir(access.make().is_some_and(|m| m.allow_nonempty_dir));
     let options = retired.add_to(options);

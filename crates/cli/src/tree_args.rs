@@ -41,7 +41,7 @@ Examples:
 
 A leaf or an index page has a base page. A leaf may have delta pages with later changes, which are printed behind it, the oldest one first. `id` is the name that \
 the index page above has for it, if that is not the position of its base page: the page mapping table leads from one to the other. A damaged page is printed as \
-such, and the rest follows. Without --limit, every page is read. Entries in the log that are not flushed are in no page.
+such, and the rest follows. An entry whose value is in a blob file is a reference, and has the number of that file. Without --limit, every page is read. Entries in the log that are not flushed are in no page.
 
 --json prints one JSON object a line: one for each index page and each leaf, and one for each family.
 
@@ -96,7 +96,7 @@ Examples:
 
 Prints the memtables, which have what the log has and no page yet, then the index pages, the delta pages from the newest to the oldest and the base page, with what \
 each has of the key and what hides it. Works on families in levels, too: it then prints the tables whose keys surround the key. The number of device reads is that of a \
-read that finds nothing in the cache.
+lookup in the pages that finds nothing in the cache. If the value is in a blob file, its read comes in addition.
 
 Exit codes: 0 done, also for a key without a value; 1 a read of the key fails; 2 not done.")]
 pub struct Explain {

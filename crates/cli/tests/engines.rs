@@ -7,30 +7,48 @@
 
 mod harness;
 use harness::{Scratch, Server, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 const NONE: [&str; 0] = [];
 
-/// Values of two sizes. Larger ones would be in blob files in a store of levels.
+/// Values of two sizes. By default, the larger ones are in blob files.
 fn lines() -> String {
-    (0..300)
-        .map(|i| {
-            format!(
-                "k{i:04}\t{}\n",
-                "v".repeat(if i % 3 == 0 { 6000 } else { 20 })
-            )
-        })
-        .collect()
+    lines_with(6000)
 }
 
-/// Checks that a store is in pages: there is a tree, and no table or blob file.
-fn expect_pages(s: &Scratch) {
-    let files = harness::tree(&s.path("db"));
-    let has = |extension: &str| {
-        let mut names = files.iter().map(|(name, _)| name);
-        names.any(|name| name.extension().is_some_and(|e| e == extension))
+/// Returns 300 lines. Every third value has this size.
+fn lines_with(large: usize) -> String {
+    let line = |i: usize| {
+        let bytes = if i.is_multiple_of(3) { large } else { 20 };
+        format!("k{i:04}\t{}\n", "v".repeat(bytes))
     };
+    (0..300).map(line).collect()
+}
+
+/// Returns the paths of the store's files with this extension.
+fn files_with(s: &Scratch, extension: &str) -> Vec<PathBuf> {
+    let names = harness::tree(&s.path("db"))
+        .into_iter()
+        .map(|(name, _)| name);
+    let wanted = names.filter(|name| name.extension().is_some_and(|e| e == extension));
+    wanted.map(|name| s.path("db").join(name)).collect()
+}
+
+/// Checks that a store is in pages: there is a tree, and no table.
+fn expect_pages(s: &Scratch) {
     assert!(s.path("db/pages").exists(), "there is no tree");
-    assert!(!has("tbl") && !has("blob"), "there are tables");
+    assert!(files_with(s, "tbl").is_empty(), "there are tables");
+}
+
+/// Returns the report of `blob list`.
+fn blob_list(s: &Scratch) -> serde_json::Value {
+    json(s.run_plain(["blob", "list", "--dir", "db", "--json"]))
+}
+
+/// Returns the number of values in blob files.
+fn separated(s: &Scratch) -> u64 {
+    figure(&blob_list(s), "/live_records")
 }
 
 #[test]
@@ -41,6 +59,7 @@ fn a_store_in_pages_is_opened_by_every_tool_without_the_flag() {
     s.run_with("load", ["--format", "tsv"], text.as_bytes())
         .ok();
     expect_pages(&s);
+    assert_eq!(separated(&s), 100, "{:#}", blob_list(&s));
     assert_eq!(s.run("get", ["first"]).ok(), b"1");
     assert_eq!(s.run("get", ["k0003"]).ok(), [b'v'; 6000]);
     assert_eq!(s.scan(), format!("first\t1\n{text}"));
@@ -51,6 +70,10 @@ fn a_store_in_pages_is_opened_by_every_tool_without_the_flag() {
     assert_eq!(s.run("get", ["--family", "raw", "a"]).ok(), [b'x'; 5000]);
     s.run("compact", NONE).ok();
     expect_pages(&s);
+    // One value was deleted.
+    assert_eq!(separated(&s), 100, "{:#}", blob_list(&s));
+    let files = blob_list(&s)["files"].to_string();
+    assert!(files.contains("\"name\":\"raw\""), "{files}");
     let exported = s.run("export", ["--format", "tsv"]).ok();
     let rest = text.split_once('\n').expect("a line").1;
     assert_eq!(exported, rest.as_bytes());
@@ -80,23 +103,105 @@ fn files_are_loaded_into_pages_and_exported() {
     assert_eq!(s.run("check", NONE).code, Some(0));
 }
 
+/// Makes a store in pages with 100 values of 2000 bytes, which are in blob files from 1K on.
+fn separated_store(name: &str) -> (Scratch, String) {
+    let s = Scratch::new(name);
+    let text = lines_with(2000);
+    let load = [
+        "--engine",
+        "tree",
+        "--min-blob-size",
+        "1K",
+        "--format",
+        "tsv",
+    ];
+    s.run_with("load", load, text.as_bytes()).ok();
+    (s, text)
+}
+
 #[test]
-fn flags_that_exclude_each_other_are_refused() {
+fn large_values_of_pages_are_in_blob_files_from_the_size_of_the_flag() {
+    let (s, text) = separated_store("tree-blobs");
+    expect_pages(&s);
+    let listed = blob_list(&s);
+    assert_eq!(separated(&s), 100, "{listed:#}");
+    assert!(
+        listed["files"]
+            .to_string()
+            .contains("\"name\":\"redis.keys\"")
+    );
+    let on_disk = |path: &PathBuf| std::fs::metadata(path).unwrap().len();
+    let bytes: u64 = files_with(&s, "blob").iter().map(on_disk).sum();
+    assert!(bytes > 100 * 2000, "{bytes} bytes of blob files");
+    let stats = json(s.run("stats", ["--json"]));
+    assert_eq!(figure(&stats, "/blobs/live_records"), 100, "{stats:#}");
+    assert_eq!(figure(&stats, "/blobs/bytes"), bytes, "{stats:#}");
+    assert!(figure(&stats, "/page_bytes") < bytes, "{stats:#}");
+    // Each command that writes decides for its own values.
+    s.run("put", ["by-default", &"d".repeat(2000)]).ok();
+    assert_eq!(separated(&s), 100);
+    s.run("put", ["larger", &"l".repeat(5000)]).ok();
+    assert_eq!(separated(&s), 101);
+    let none = ["--min-blob-size", "0", "--format", "tsv"];
+    let line = format!("none\t{}\n", "n".repeat(9000));
+    s.run_with("load", none, line.as_bytes()).ok();
+    assert_eq!(separated(&s), 101);
+    assert_eq!(s.run("get", ["by-default"]).ok(), [b'd'; 2000]);
+    assert_eq!(s.run("get", ["larger"]).ok(), [b'l'; 5000]);
+    assert_eq!(s.run("get", ["none"]).ok(), [b'n'; 9000]);
+    assert_eq!(s.run("get", ["k0003"]).ok(), [b'v'; 2000]);
+    s.run("del", ["by-default", "larger", "none"]).ok();
+    // New values of 30 keys. A compaction drops the references to the old ones.
+    let newer: String = (0..30)
+        .map(|i| format!("k{:04}\t{}\n", 3 * i, "w".repeat(1500)))
+        .collect();
+    let load = ["--min-blob-size", "1K", "--format", "tsv"];
+    s.run_with("load", load, newer.as_bytes()).ok();
+    s.run("compact", ["--min-blob-size", "1K"]).ok();
+    assert_eq!(separated(&s), 100, "{:#}", blob_list(&s));
+    let mut expected: BTreeMap<&str, &str> = BTreeMap::new();
+    let both = text.lines().chain(newer.lines());
+    expected.extend(both.filter_map(|line| line.split_once('\t')));
+    let expected: String = (expected.iter())
+        .map(|(key, value)| format!("{key}\t{value}\n"))
+        .collect();
+    assert_eq!(s.scan(), expected);
+    s.run_plain(["blob", "verify", "--dir", "db"]).ok();
+    assert_eq!(s.run("check", NONE).code, Some(0));
+    s.run("repair", ["--yes"]).ok();
+    assert_eq!(s.scan(), expected);
+    assert_eq!(separated(&s), 100, "{:#}", blob_list(&s));
+    assert_eq!(s.run("check", NONE).code, Some(0));
+}
+
+/// A damaged value costs this value, and no page.
+#[test]
+fn a_damaged_value_of_pages_is_found_and_alone_lost() {
+    let (s, text) = separated_store("tree-blob-damage");
+    let path = files_with(&s, "blob").remove(0);
+    let mut content = std::fs::read(&path).unwrap();
+    let middle = content.windows(2000).position(|w| w == [b'v'; 2000]);
+    content[middle.expect("a value") + 1000] ^= 1;
+    std::fs::write(&path, content).unwrap();
+    let found = s.run("check", NONE);
+    assert_eq!(found.code, Some(1), "{found:?}");
+    assert!(found.text().contains(".blob"), "{found:?}");
+    let repaired = s.run("repair", ["--yes"]);
+    assert_eq!(repaired.code, Some(1), "{repaired:?}");
+    assert_eq!(s.run("check", NONE).code, Some(0));
+    assert_eq!(separated(&s), 99, "{:#}", blob_list(&s));
+    let left = s.scan();
+    assert_eq!(left.lines().count(), 299);
+    let known: BTreeSet<&str> = text.lines().collect();
+    assert!(left.lines().all(|line| known.contains(line)));
+}
+
+#[test]
+fn the_engine_of_an_existing_store_stays() {
     let s = Scratch::new("tree-refused");
-    let both = ["--engine", "tree", "--min-blob-size", "8K"];
-    for command in ["load", "serve"] {
-        s.run(command, both)
-            .fails(2, &["--min-blob-size", "--engine tree"]);
-    }
-    assert!(!s.path("db").exists(), "a store was made");
     s.run_with("load", ["--engine", "tree", "--min-blob-size", "0"], b"")
         .ok();
     expect_pages(&s);
-    s.run("compact", ["--min-blob-size", "8K"])
-        .fails(2, &["kept in pages", "leave --min-blob-size out"]);
-    s.run("serve", ["--min-blob-size", "4K", "--port", "0"])
-        .fails(2, &["kept in pages", "leave --min-blob-size out"]);
-    // The engine of an existing store stays, in both directions.
     s.run("put", ["--engine", "lsm", "k", "v"]).ok();
     expect_pages(&s);
     let s = Scratch::new("tree-on-lsm");
@@ -133,7 +238,10 @@ fn the_server_works_over_pages() {
     }
     server.stop();
     expect_pages(&s);
+    assert_eq!(separated(&s), 1);
     let server = Server::start(&s, &[]);
+    let info = server.reply(&["INFO", "basalt"]);
+    assert!(info.contains("blob_files:1\r\n"), "{info}");
     assert_eq!(server.reply(&["GET", "a"]), "$1\r\n2\r\n");
     assert_eq!(server.reply(&["GET", "gone"]), "$-1\r\n");
     assert_eq!(server.reply(&["STRLEN", "large"]), ":9000\r\n");
@@ -166,12 +274,16 @@ fn extent_bytes(s: &Scratch, dir: &str) -> u64 {
 fn reports_count_pages_as_they_count_tables() {
     let s = Scratch::new("tree-figures");
     let text = lines();
-    s.run_with(
-        "load",
-        ["--engine", "tree", "--format", "tsv"],
-        text.as_bytes(),
-    )
-    .ok();
+    // With the large values in pages, there are several leaves.
+    let load = [
+        "--engine",
+        "tree",
+        "--min-blob-size",
+        "0",
+        "--format",
+        "tsv",
+    ];
+    s.run_with("load", load, text.as_bytes()).ok();
     for key in ["k0001", "k0200"] {
         s.run("put", [key, "newer"]).ok();
     }

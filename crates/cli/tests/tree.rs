@@ -300,6 +300,58 @@ fn an_explanation_says_what_a_read_visits() {
 }
 
 #[test]
+fn references_to_blob_files_are_shown_as_such() {
+    let s = Scratch::new("tree-references");
+    let lines: String = (0..100)
+        .map(|n| format!("k{n:04}\t{}\n", value(n).repeat(5)))
+        .collect();
+    let load = [
+        "--engine",
+        "tree",
+        "--min-blob-size",
+        "1K",
+        "--format",
+        "tsv",
+    ];
+    s.run_with("load", load, lines.as_bytes()).ok();
+    s.run("put", ["k0003", "newer"]).ok();
+    let listed = json(s.run_plain(["blob", "list", "--dir", "db", "--json"]));
+    let number = &listed["files"][0]["number"];
+    let all = dump(&s, &["--family", "redis.keys", "--entries"]);
+    let leaf = nodes(&all, "redis.keys", "leaf")[0];
+    let base = leaf["base"]["list"].as_array().unwrap();
+    assert!(base.len() >= 100, "{leaf:#}");
+    let references = base.iter().filter(|entry| entry["kind"] == "reference");
+    let references: Vec<&Value> = references.collect();
+    assert_eq!(references.len(), 100, "{leaf:#}");
+    for entry in references {
+        assert_eq!(&entry["blob_file"], number, "{entry:#}");
+        assert_eq!(entry["value"], Value::Null, "{entry:#}");
+    }
+    let delta = leaf["deltas"][0]["list"].as_array().unwrap();
+    let newer = delta.iter().find(|entry| entry["kind"] == "value").unwrap();
+    assert_eq!(newer["blob_file"], Value::Null, "{newer:#}");
+    let shown = text(run(&s, &["dump", "db", "--entries"]));
+    let references = shown.lines().filter(|line| {
+        let is_reference = line.trim_start().starts_with("reference\t");
+        is_reference && line.ends_with(&format!("\tblob file {number}"))
+    });
+    assert_eq!(references.count(), 100, "{shown}");
+    let shown = text(run(&s, &["explain", "db", "k0000"]));
+    for part in [
+        format!("the newest entry of the key: value in blob file {number}"),
+        "The read of the value from its blob file comes in addition.".to_string(),
+        "A read finds a value of 1.95 KiB.".to_string(),
+    ] {
+        assert!(shown.contains(&part), "{part:?} is not in\n{shown}");
+    }
+    let shown = text(run(&s, &["explain", "db", "k0003"]));
+    let hidden = format!("an older value in blob file {number}, hidden by the newer page");
+    assert!(shown.contains(&hidden), "{hidden:?} is not in\n{shown}");
+    assert!(!shown.contains("comes in addition"), "{shown}");
+}
+
+#[test]
 fn an_explanation_shows_what_the_log_has() {
     let s = filled("tree-log");
     // A killed server leaves its writes in the log.

@@ -73,6 +73,8 @@ fn persisted_numbers_never_change() {
     assert_eq!(catalog.to_edit().features, Some([0, 0, 0]));
     catalog.engines.insert(EngineKind::Logs);
     assert_eq!(catalog.to_edit().features, Some([0, 0, 1]));
+    catalog.has_references_in_pages = true;
+    assert_eq!(catalog.to_edit().features, Some([0, 0, 3]));
     assert_eq!(EngineKind::Logs.directory(), "logs");
     assert_eq!(CURRENT_LEN, 64);
     assert_eq!(basalt_lsm::version::LEVELS, 7);
@@ -863,10 +865,12 @@ fn later_features_are_refused_by_name() {
     for (features, ok) in [
         ([1, 0, 0], true),
         ([0, 2, 0], false),
-        // Bit 1 says that the store also has logs.
+        // Bit 0 says that the store also has logs, and bit 1 that its pages may have references.
         ([0, 0, 1], true),
-        ([0, 0, 2], false),
-        ([0, 0, 5], false),
+        ([0, 0, 2], true),
+        ([0, 0, 3], true),
+        ([0, 0, 4], false),
+        ([0, 0, 7], false),
     ] {
         let (fs, env) = new_dir();
         let edit = state(|e| e.features = Some(features));
@@ -877,7 +881,7 @@ fn later_features_are_refused_by_name() {
             refused(
                 &fs,
                 &env,
-                &format!("{:#x} ", features[1] | (features[2] & !1)),
+                &format!("{:#x} ", features[1] | (features[2] & !3)),
             );
         }
     }

@@ -23,10 +23,9 @@ pub fn engine_defaults() -> basalt::Options {
 const DEFAULT_FAMILY: &str = "default";
 
 /// Adapts options to the families that a store has, as [`basalt::Db::families_of_closed`] returns
-/// them. A family in pages gets `pages`, unless it has settings of pages already, and no
-/// `min_blob_size`: the server keeps all its values in the pages. A family in levels gets no
-/// settings of pages. If the default family is in levels, its options stay, so that the engine
-/// refuses pages for it.
+/// them. A family in pages gets `pages`, unless it has settings of pages already. A family in
+/// levels gets no settings of pages. If the default family is in levels, its options stay, so that
+/// the engine refuses pages for it.
 pub fn fit_families(
     mut options: basalt::Options,
     found: &BTreeMap<String, bool>,
@@ -37,7 +36,6 @@ pub fn fit_families(
         let mut family = options.families.get(name).unwrap_or(&asked).clone();
         match is_in_pages {
             true => {
-                family.min_blob_size = None;
                 family.pages.get_or_insert_with(|| pages.clone());
             }
             false if name == DEFAULT_FAMILY => continue,

@@ -68,10 +68,10 @@ impl Basalt {
         family.compression = compression(budget);
         family.blob_compression = family.compression;
         family.filter_bits_per_key = budget.filter_bits;
+        let least = (budget.min_blob_size > 0).then_some(budget.min_blob_size as usize);
+        family.min_blob_size = least;
         let is_tree = pages.is_some();
         if !is_tree {
-            let least = (budget.min_blob_size > 0).then_some(budget.min_blob_size as usize);
-            family.min_blob_size = least;
             family.block_bytes = budget.block_bytes() as usize;
         }
         family.pages = pages;

@@ -23,8 +23,8 @@ fn a_new_store_has_the_engine_of_the_flag() {
     let lsm = fitted(&[], StoreEngine::Lsm);
     assert_eq!(parts(&lsm, DEFAULT), (false, true));
     let tree = fitted(&[], StoreEngine::Tree);
-    assert_eq!(parts(&tree, DEFAULT), (true, false));
-    assert_eq!(parts(&tree, "new"), (true, false));
+    assert_eq!(parts(&tree, DEFAULT), (true, true));
+    assert_eq!(parts(&tree, "new"), (true, true));
 }
 
 #[test]
@@ -32,15 +32,15 @@ fn an_existing_store_keeps_the_engine_of_each_family() {
     let found = [(DEFAULT, true), ("levels", false), ("pages", true)];
     for engine in [StoreEngine::Lsm, StoreEngine::Tree] {
         let options = fitted(&found, engine);
-        assert_eq!(parts(&options, DEFAULT), (true, false));
-        assert_eq!(parts(&options, "new"), (true, false));
+        assert_eq!(parts(&options, DEFAULT), (true, true));
+        assert_eq!(parts(&options, "new"), (true, true));
         assert_eq!(parts(&options, "levels"), (false, true));
-        assert_eq!(parts(&options, "pages"), (true, false));
+        assert_eq!(parts(&options, "pages"), (true, true));
     }
     let options = fitted(&[(DEFAULT, false), ("pages", true)], StoreEngine::Lsm);
     assert_eq!(parts(&options, DEFAULT), (false, true));
     assert_eq!(parts(&options, "new"), (false, true));
-    assert_eq!(parts(&options, "pages"), (true, false));
+    assert_eq!(parts(&options, "pages"), (true, true));
 }
 
 #[test]

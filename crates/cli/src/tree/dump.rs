@@ -12,6 +12,7 @@ use basalt::{
     ErrorKind, InspectedExtent, InspectedNode, InspectedPage, Kind, PageCounts, PageEntry,
     PageInspector,
 };
+use basalt_blob::Reference;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write;
@@ -148,6 +149,7 @@ pub fn kind_name(kind: Option<Kind>) -> &'static str {
         Some(Kind::PutTtl) => "value with expiry",
         Some(Kind::Delete) => "tombstone",
         Some(Kind::Merge) => "operands",
+        Some(Kind::BlobRef) => "reference",
         _ => "entry of a later version",
     }
 }
@@ -160,11 +162,24 @@ fn value_of(entry: &PageEntry) -> (&[u8], Option<u64>) {
     }
 }
 
+/// Returns the reference of an entry whose value is in a blob file; `None` for other entries, and
+/// for a reference that cannot be decoded.
+pub fn reference_of(entry: &PageEntry) -> Option<Reference> {
+    let is_reference = entry.kind == Some(Kind::BlobRef);
+    (is_reference.then(|| Reference::decode(&entry.value).ok())).flatten()
+}
+
 fn entry_text(entry: &PageEntry) -> String {
-    let (value, expiry) = value_of(entry);
+    let (kind, key) = (kind_name(entry.kind), brief(&entry.key));
+    let (value, expiry) = match reference_of(entry) {
+        Some(to) => (format!("blob file {}", to.number), to.expire_at_ms),
+        None => {
+            let (value, expiry) = value_of(entry);
+            (brief(value), expiry)
+        }
+    };
     let expiry = expiry.map_or(String::new(), |at| format!(" (expires at {at} ms)"));
-    let kind = kind_name(entry.kind);
-    let text = format!("{kind}{expiry}\t{}\t{}", brief(&entry.key), brief(value));
+    let text = format!("{kind}{expiry}\t{key}\t{value}");
     text.trim_end_matches('\t').to_string()
 }
 
@@ -199,10 +214,16 @@ fn page_json(page: &InspectedPage, with_entries: bool) -> Value {
 }
 
 fn entry_json(entry: &PageEntry) -> Value {
-    let (value, expiry) = value_of(entry);
+    let (value, expiry) = match reference_of(entry) {
+        Some(to) => (Value::Null, to.expire_at_ms),
+        None => {
+            let (value, expiry) = value_of(entry);
+            (escape(value).into(), expiry)
+        }
+    };
     json!({
-        "kind": kind_name(entry.kind), "key": escape(&entry.key), "value": escape(value),
-        "expire_at_ms": expiry,
+        "kind": kind_name(entry.kind), "key": escape(&entry.key), "value": value,
+        "expire_at_ms": expiry, "blob_file": reference_of(entry).map(|to| to.number),
     })
 }
 

@@ -8,7 +8,7 @@ use crate::location::StoreLocation;
 use crate::output::print;
 use crate::progress::{count, human_bytes};
 use crate::store::{Access, argument, open_db};
-use crate::tree::dump::kind_name;
+use crate::tree::dump::{kind_name, reference_of};
 use crate::tree_args;
 use basalt::{
     ExplainedMemtable, ExplainedPage, ExplainedTable, ExplainedVersion, Kind, PageEntry,
@@ -177,6 +177,10 @@ fn page_steps(pages: &PageExplanation, explained: &ReadExplanation, steps: &mut 
         count(pages.device_reads, "device read", "device reads"),
         human_bytes(pages.device_bytes)
     );
+    let mut versions = explained.page_versions.iter();
+    if versions.any(|version| version.blob_file.is_some()) {
+        steps.text += "The read of the value from its blob file comes in addition.\n";
+    }
 }
 
 fn page_text(page: &ExplainedPage, explained: &ReadExplanation) -> String {
@@ -222,6 +226,9 @@ fn page_text(page: &ExplainedPage, explained: &ReadExplanation) -> String {
 
 /// Returns an entry of a page that does not decide.
 fn entry_text(entry: &PageEntry) -> String {
+    if let Some(to) = reference_of(entry) {
+        return format!("an older value in blob file {}", to.number);
+    }
     let len = match entry.kind {
         Some(Kind::Delete) => return "a tombstone".to_string(),
         Some(Kind::PutTtl) => entry.value.len().saturating_sub(8),

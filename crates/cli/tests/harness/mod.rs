@@ -105,6 +105,16 @@ impl Scratch {
         )
     }
 
+    /// Runs the tool in the scratch directory with these arguments and no others.
+    pub fn run_plain<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Ran {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_basalt"));
+        c.current_dir(&self.dir).args(args);
+        c.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        ended(c.spawn().expect("the tool starts"))
+    }
+
     /// Runs the tool with this standard input.
     pub fn run_with<A: AsRef<OsStr>>(
         &self,

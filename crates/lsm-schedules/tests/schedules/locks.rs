@@ -34,7 +34,7 @@ const NOT_TAKEN: &[&str] = &[
     "file_writer::Appender",
     "StopSignal::lock",
     // No model has a family in pages.
-    "DroppedReferences::0",
+    "DroppedReferences::waiting",
     "FamilyPages::unrecorded_blobs",
 ];
 

@@ -80,7 +80,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "Engine::metric_source",
         "Engine::dir_lock",
         "Tree::dropped_pages",
-        "DroppedReferences::0",
+        "DroppedReferences::waiting",
         "FamilyPages::unrecorded_blobs",
         "Counters::source",
         "level_stats::LevelIo",

@@ -512,6 +512,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         families: &families,
     };
     let last_seq = recovery.run(&mut trees, &mut catalog, &logs)?;
+    catalog.note_references_in_pages();
     let number = catalog.next_file;
     catalog.next_file += 1;
     // Before anything is removed: a store that lacks a table stays as it is, for repair.

@@ -27,13 +27,13 @@ impl Engine {
     /// runs or has failed behind its write to the pages.
     pub(super) fn mark_dropped_records(&self, family: u32, pages: &Arc<FamilyPages>) -> Result<()> {
         let dropped = pages.dropped_references().take();
-        if dropped.is_empty() || pages.is_dropped() {
+        if dropped.entries().is_empty() || pages.is_dropped() {
             return Ok(());
         }
         // From here on, the records that garbage collections move are remembered.
         let epoch = self.tree.lock().blobs.begin();
         let marked = self
-            .find_dropped(family, &dropped)
+            .find_dropped(family, dropped.entries())
             .and_then(|(dead, errors)| {
                 errors
                     .into_iter()

@@ -4,9 +4,9 @@
 use crate::options::{Compression, FamilyOptions};
 use crate::version::{BlobSet, TableStore};
 use basalt_blob::{BlobMeta, Name, NewNumber, ReadMode, Reference, Separator, blob_name};
-use basalt_env::IoPriority;
 use basalt_env::store_dir::Created;
 use basalt_env::sync::{Mutex, named};
+use basalt_env::{IoPriority, MemoryKind, MemoryLedger, Reservation};
 use basalt_fs::{Bytes, Result};
 use basalt_kv::key::{Cmp, Kind, SeqNo};
 use basalt_tree::{DropObserver, DroppedEntry};
@@ -115,29 +115,67 @@ impl<'a> PageValues<'a> {
 }
 
 /// The references that the pages of a family have dropped, and whose records are not marked as
-/// garbage yet.
-pub(crate) struct DroppedReferences(Mutex<Vec<DroppedEntry>>);
+/// garbage yet. The memory ledger counts them.
+pub(crate) struct DroppedReferences {
+    ledger: MemoryLedger,
+    waiting: Mutex<BookedEntries>,
+}
 
-impl Default for DroppedReferences {
-    fn default() -> DroppedReferences {
-        DroppedReferences(named("DroppedReferences::0", Mutex::new(Vec::new())))
+/// Dropped entries with their memory in the ledger.
+pub(crate) struct BookedEntries {
+    entries: Vec<DroppedEntry>,
+    booked: Reservation,
+}
+
+impl BookedEntries {
+    fn empty(ledger: &MemoryLedger) -> BookedEntries {
+        BookedEntries {
+            entries: Vec::new(),
+            booked: ledger.reserve(MemoryKind::Buffer, 0),
+        }
+    }
+
+    /// Returns the entries.
+    pub fn entries(&self) -> &[DroppedEntry] {
+        &self.entries
+    }
+
+    fn add(&mut self, entries: Vec<DroppedEntry>) {
+        let heap = |entry: &DroppedEntry| size_of::<DroppedEntry>() + entry.key.len();
+        let more: usize = (entries.iter())
+            .map(|entry| heap(entry) + entry.value.len())
+            .sum();
+        self.booked.resize(self.booked.bytes() + more as u64);
+        self.entries.extend(entries);
     }
 }
 
 impl DroppedReferences {
-    /// Returns true if there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+    /// Returns an empty list, whose memory this ledger counts.
+    pub fn new(ledger: &MemoryLedger) -> DroppedReferences {
+        let waiting = Mutex::new(BookedEntries::empty(ledger));
+        DroppedReferences {
+            ledger: ledger.clone(),
+            waiting: named("DroppedReferences::waiting", waiting),
+        }
     }
 
-    /// Takes all references.
-    pub fn take(&self) -> Vec<DroppedEntry> {
-        std::mem::take(&mut self.0.lock())
+    /// Returns true if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.lock().entries.is_empty()
+    }
+
+    /// Takes all references. The ledger counts them until they are dropped.
+    pub fn take(&self) -> BookedEntries {
+        let empty = BookedEntries::empty(&self.ledger);
+        std::mem::replace(&mut self.waiting.lock(), empty)
     }
 
     /// Gives back references whose records could not be marked.
-    pub fn give_back(&self, entries: Vec<DroppedEntry>) {
-        self.0.lock().extend(entries);
+    pub fn give_back(&self, taken: BookedEntries) {
+        let BookedEntries { entries, booked } = taken;
+        drop(booked);
+        self.waiting.lock().add(entries);
     }
 }
 
@@ -147,6 +185,9 @@ impl DropObserver for DroppedReferences {
     }
 
     fn note_dropped(&self, dropped: Vec<DroppedEntry>) {
-        self.give_back(dropped);
+        self.waiting.lock().add(dropped);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -254,7 +254,8 @@ fn tree_options(
 
 impl FamilyPages {
     pub fn new(tables: &Arc<TableStore>, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
-        FamilyPages::observed(tables, dir, tree, Arc::default())
+        let nothing_dropped = DroppedReferences::new(tables.env().ledger());
+        FamilyPages::observed(tables, dir, tree, Arc::new(nothing_dropped))
     }
 
     /// Returns the tree of a family that reports its dropped references to `dropped_references`.
@@ -542,7 +543,7 @@ pub(crate) fn create(
     env.fs().sync_metadata(dir)?;
     let dir = tree_dir(dir, family, 0);
     PageTree::destroy(env, &dir)?;
-    let dropped = Arc::new(DroppedReferences::default());
+    let dropped = Arc::new(DroppedReferences::new(env.ledger()));
     let tree_options = tree_options(tables, family, name, options);
     let tree_options = match options.min_blob_size {
         Some(_) => tree_options.drop_observer(Some(dropped.clone())),
@@ -568,7 +569,7 @@ pub(crate) fn open_all(
             continue;
         };
         let dir = tree_dir(dir, *id, family.tree);
-        let dropped = Arc::new(DroppedReferences::default());
+        let dropped = Arc::new(DroppedReferences::new(env.ledger()));
         let of_family = &families[id].options;
         let mut options = tree_options(tables, *id, &family.name, of_family);
         options.create_if_missing = false;

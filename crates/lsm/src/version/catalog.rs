@@ -11,8 +11,9 @@ pub use blobs::CatalogBlob;
 use super::FileLocation;
 use super::LEVELS;
 use super::edit::{AddTable, Edit};
-use super::engines::{self, EngineKind};
+use super::engines::{self, EngineKind, REFERENCES_IN_PAGES};
 use super::file_map::FileMap;
+use basalt_blob::BlobMeta;
 use basalt_blob::lineage::Lineage;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::SeqNo;
@@ -108,6 +109,8 @@ pub struct Catalog {
     pub wall_ms: u64,
     /// The other engines of the store.
     pub engines: BTreeSet<EngineKind>,
+    /// True if pages may have references to blob files. It stays true.
+    pub has_references_in_pages: bool,
     /// Notifies tests of copies and drops.
     #[cfg(test)]
     pub(crate) probe: probe::Probe,
@@ -127,22 +130,64 @@ fn bad(what: String) -> Error {
     Error::new(ErrorKind::Corruption, what)
 }
 
-/// Returns the engines that an edit's features name.
-///
-/// Errors: `Unsupported` for features that this version does not know.
-pub fn engines_of(edit: &Edit) -> Result<BTreeSet<EngineKind>> {
-    // Unknown compatible features are ignored.
-    let [_, read_compatible, incompatible] = edit.features.unwrap_or_default();
-    let (engines, rest) = engines::of_bits(incompatible);
-    match rest | read_compatible {
-        0 => Ok(engines),
-        unknown => Err(Error::unsupported(format!(
-            "the store uses features {unknown:#x} that this version does not know; open it with the version that wrote it"
-        ))),
-    }
-}
-
 impl Catalog {
+    /// Adds the features of an edit.
+    ///
+    /// Errors: `Unsupported` for features that this version does not know.
+    pub(crate) fn apply_features(&mut self, edit: &Edit) -> Result<()> {
+        // Unknown compatible features are ignored.
+        let [_, read_compatible, incompatible] = edit.features.unwrap_or_default();
+        let (engines, rest) = engines::of_bits(incompatible);
+        match (rest & !REFERENCES_IN_PAGES) | read_compatible {
+            0 => {
+                self.engines.extend(engines);
+                self.has_references_in_pages |= rest & REFERENCES_IN_PAGES != 0;
+                Ok(())
+            }
+            unknown => Err(Error::unsupported(format!(
+                "the store uses features {unknown:#x} that this version does not know; open it with the version that wrote it"
+            ))),
+        }
+    }
+
+    /// Returns the incompatible feature bits.
+    fn incompatible_features(&self) -> u32 {
+        let of_pages = match self.has_references_in_pages {
+            true => REFERENCES_IN_PAGES,
+            false => 0,
+        };
+        engines::to_bits(&self.engines) | of_pages
+    }
+
+    /// Returns true if a blob file has values of a family in pages.
+    fn has_values_of_pages(&self, blob: &BlobMeta) -> bool {
+        let mut families = blob.families.keys();
+        families.any(|id| (self.families.get(id)).is_some_and(|family| family.pages.is_some()))
+    }
+
+    /// Returns the features that an edit must have: all that are set behind it, if it sets one that
+    /// was not set before. A blob file with values of a family in pages sets one.
+    pub(crate) fn features_of(&self, edit: &Edit) -> Option<[u32; 3]> {
+        let before = self.incompatible_features();
+        let [_, _, asked] = edit.features.unwrap_or_default();
+        let mut blobs = edit.add_blobs.iter();
+        let of_pages = match blobs.any(|blob| self.has_values_of_pages(&blob.meta)) {
+            true => REFERENCES_IN_PAGES,
+            false => 0,
+        };
+        let after = before | asked | of_pages;
+        (after != before).then_some([0, 0, after])
+    }
+
+    /// Notes whether a blob file has values of a family in pages, for a state that is about to be
+    /// written whole.
+    pub(crate) fn note_references_in_pages(&mut self) {
+        let mut blobs = self.blobs.values();
+        if blobs.any(|blob| self.has_values_of_pages(&blob.meta)) {
+            self.has_references_in_pages = true;
+        }
+    }
+
     /// Applies an edit after checking that it fits. After an error the catalog may hold a part of
     /// the edit, and the caller drops the catalog.
     ///
@@ -151,7 +196,7 @@ impl Catalog {
     pub fn apply(&mut self, edit: &Edit) -> Result<()> {
         #[cfg(test)]
         probe::note("an edit is applied");
-        self.engines.extend(engines_of(edit)?);
+        self.apply_features(edit)?;
         self.apply_counters(edit)?;
         self.apply_families(edit)?;
         self.apply_tables(edit)?;
@@ -425,7 +470,7 @@ impl Catalog {
         probe::note("the whole state is written");
         let mut edit = Edit {
             store_id: Some(self.store_id),
-            features: Some([0, 0, engines::to_bits(&self.engines)]),
+            features: Some([0, 0, self.incompatible_features()]),
             next_file: Some(self.next_file),
             last_seq: Some(self.last_seq),
             add_families: self

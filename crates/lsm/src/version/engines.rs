@@ -41,6 +41,10 @@ impl fmt::Display for EngineKind {
     }
 }
 
+/// The incompatible feature bit of a store whose pages may have references to blob files. It is
+/// persisted. A version that does not know such references would take them for values.
+pub(super) const REFERENCES_IN_PAGES: u32 = 2;
+
 /// Returns the engines of incompatible feature bits, and the bits that no engine has.
 pub(super) fn of_bits(bits: u32) -> (BTreeSet<EngineKind>, u32) {
     let engines: BTreeSet<EngineKind> =

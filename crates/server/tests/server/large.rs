@@ -2,7 +2,9 @@
 //! their space is reclaimed.
 
 use crate::client::{Client, TestServer, encode};
+use basalt::TreeOptions;
 use basalt::env::Clock;
+use basalt_server::ServerOptions;
 use std::time::Duration;
 
 const LEN: usize = 100 << 10;
@@ -40,12 +42,26 @@ fn until(mut done: impl FnMut() -> bool) {
     panic!("it did not come to that");
 }
 
+/// Returns options with a small write buffer, for a store in pages or in levels.
+fn small_buffer(in_pages: bool) -> impl Fn(&mut ServerOptions) {
+    move |o| {
+        o.engine.write_buffer_bytes = 1 << 20;
+        o.engine.default_family.pages = in_pages.then(TreeOptions::default);
+    }
+}
+
 #[test]
 fn every_command_works_on_values_in_blob_files() {
-    let small_buffer = |o: &mut basalt_server::ServerOptions| {
-        o.engine.write_buffer_bytes = 1 << 20;
-    };
-    let server = TestServer::start("large", small_buffer);
+    every_command_works("large", false);
+}
+
+#[test]
+fn every_command_works_on_values_of_pages_in_blob_files() {
+    every_command_works("large-pages", true);
+}
+
+fn every_command_works(name: &str, in_pages: bool) {
+    let server = TestServer::start(name, small_buffer(in_pages));
     let mut c = server.client();
     let keys = 40;
     for n in 0..keys {
@@ -89,20 +105,23 @@ fn every_command_works_on_values_in_blob_files() {
     expect(&mut c);
     assert_eq!(c.words("PEXPIRE k39 99999999"), ":1\r\n");
     let dir = server.stop();
-    let server = TestServer::start_in(dir, small_buffer);
+    let server = TestServer::start_in(dir, small_buffer(in_pages));
     let mut c = server.client();
     expect(&mut c);
     assert_ne!(c.words("PTTL k39"), ":-1\r\n");
     assert!(info(&mut c, "blob_live_bytes") > ((keys - 3) * LEN) as u64);
     let metrics = c.words("BASALT METRICS");
-    let tables = metrics
-        .lines()
-        .filter(|l| l.starts_with("basalt_level_bytes{"));
-    let tables = tables.map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
-    let tables = tables.sum::<u64>();
+    let parts: &[&str] = match in_pages {
+        true => &["basalt_pages_base_bytes{", "basalt_pages_delta_bytes{"],
+        false => &["basalt_level_bytes{"],
+    };
+    let keys_bytes = (metrics.lines())
+        .filter(|l| parts.iter().any(|part| l.starts_with(part)))
+        .map(|l| l.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum::<u64>();
     assert!(
-        (1..LEN as u64).contains(&tables),
-        "{tables} bytes of tables"
+        (1..LEN as u64).contains(&keys_bytes),
+        "{keys_bytes} bytes without the values"
     );
     // A pipeline of values is written, and then all are flushed: the space is reclaimed without a
     // restart.
@@ -130,7 +149,16 @@ fn every_command_works_on_values_in_blob_files() {
 /// ones open them.
 #[test]
 fn a_new_store_gives_flushed_space_back_without_a_restart() {
-    let server = TestServer::start("new", |o| o.engine.write_buffer_bytes = 1 << 20);
+    flushed_space_returns("new", false);
+}
+
+#[test]
+fn a_new_store_in_pages_gives_flushed_space_back_without_a_restart() {
+    flushed_space_returns("new-pages", true);
+}
+
+fn flushed_space_returns(name: &str, in_pages: bool) {
+    let server = TestServer::start(name, small_buffer(in_pages));
     let mut c = server.client();
     for n in 0..30 {
         assert_eq!(c.call(&["SET", &format!("k{n}"), &value(n)]), "+OK\r\n");
@@ -142,7 +170,19 @@ fn a_new_store_gives_flushed_space_back_without_a_restart() {
 
 #[test]
 fn separation_can_be_turned_off_and_on_over_one_store() {
-    let mut server = TestServer::start("off", |o| o.engine.default_family.min_blob_size = None);
+    separation_can_be_turned_off_and_on("off", false);
+}
+
+#[test]
+fn separation_can_be_turned_off_and_on_over_one_store_in_pages() {
+    separation_can_be_turned_off_and_on("off-pages", true);
+}
+
+fn separation_can_be_turned_off_and_on(name: &str, in_pages: bool) {
+    let mut server = TestServer::start(name, |o| {
+        o.engine.default_family.pages = in_pages.then(TreeOptions::default);
+        o.engine.default_family.min_blob_size = None;
+    });
     for least in [Some(4096), None, Some(1000), Some(1)] {
         let mut c = server.client();
         for n in 0..8 {

@@ -8,7 +8,7 @@ use crate::db::store_files::StoreFile;
 use crate::db::write_path::log_space::log_path;
 use crate::options::Options;
 use crate::version::catalog::{
-    Catalog, CatalogBlob, CatalogFamily, CatalogTable, DEFAULT, LiveLog, engines_of,
+    Catalog, CatalogBlob, CatalogFamily, CatalogTable, DEFAULT, LiveLog,
 };
 use crate::version::edit::Edit;
 use crate::version::file_map::FileMap;
@@ -469,7 +469,7 @@ impl SalvagedCatalog {
 
     fn absorb(&mut self, edit: &Edit, options: &Options) -> Result<()> {
         // Refuses features of a later version.
-        self.catalog.engines.extend(engines_of(edit)?);
+        self.catalog.apply_features(edit)?;
         if edit.store_id.is_some() {
             // The edit is the whole state: files that it does not name are gone.
             let c = &mut self.catalog;

@@ -224,6 +224,7 @@ impl Repair<'_> {
         let c = &mut self.learned.catalog;
         c.next_file = self.next_number;
         c.wall_ms = c.wall_ms.max(self.env.clock().wall_ms());
+        c.note_references_in_pages();
         let state = self.learned.catalog.to_edit();
         let store = self.learned.catalog.store_id;
         Manifest::create(self.env, self.dir, store, number, &state.encode())?;

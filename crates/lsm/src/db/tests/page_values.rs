@@ -5,6 +5,8 @@ use crate::TreeOptions;
 use crate::db::tests::blobs::{FREE, check, expect};
 use crate::db::tests::pages::fail_the_edit_of_a_flush;
 use crate::options::{CompactionFilter, FilterContext, FilterDecision};
+use crate::version::edit::Edit;
+use crate::version::{EngineKind, manifest};
 use basalt_env::{Clock, EnvBuilder, ManualClock};
 use basalt_fs::FileSystem;
 use basalt_kv::merge::Append;
@@ -295,10 +297,13 @@ fn marks_come_with_the_content_that_has_dropped_the_references() {
     write(&db, &mut model, 10..20, 0);
     write(&db, &mut model, 30..40, 0);
     let pages = db.engine().tree.view().pages[&0].pages.clone();
+    let before = env.ledger().usage().buffer;
     pages.tree().compact_range(b"", None, &|| true).unwrap();
     assert!(!pages.dropped_references().is_empty());
+    assert!(env.ledger().usage().buffer > before);
     expect_newest(&db, &model);
     db.engine().mark_dropped_records(0, &pages).unwrap();
+    assert_eq!(env.ledger().usage().buffer, before);
     assert_eq!(db.stats().blobs.files, 1);
     model.retain(|_, value| value[0] != b'1');
     expect_newest(&db, &model);
@@ -446,4 +451,91 @@ fn every_moment_of_flushes_and_collections_survives_a_power_cut() {
             check(&env, &options());
         }
     }
+}
+
+/// Returns the incompatible features of the store's manifest. An edit that adds a blob file must
+/// not come before the feature of references in pages.
+fn features(env: &Env, dir: &str) -> u32 {
+    let dir = Path::new(dir);
+    let current = manifest::read_current(env, dir).unwrap().unwrap();
+    let mut bits = 0;
+    manifest::replay(env, dir, &current, |edit| {
+        let edit = Edit::decode(edit)?;
+        bits |= edit.features.map_or(0, |[_, _, incompatible]| incompatible);
+        assert!(edit.add_blobs.is_empty() || bits & 2 != 0, "{edit:?}");
+        Ok(())
+    })
+    .unwrap();
+    bits
+}
+
+/// A version without references in pages would return them as values.
+#[test]
+fn older_versions_refuse_a_store_with_references_in_pages() {
+    let sim = disk();
+    let (env, _) = env_on(sim.clone());
+    let db = Db::open(&env, "db", options()).unwrap();
+    let family = db.default_family();
+    db.put(&family, b"small", b"1", &FREE).unwrap();
+    db.flush().unwrap();
+    assert_eq!(features(&env, "db"), 0);
+    db.put(&family, &key(1), &value(1, 0), &WriteOptions::SYNC)
+        .unwrap();
+    assert_eq!(features(&env, "db"), 0);
+    // A recovery writes the value.
+    let (crashed, _) = env_on(sim.crash(CrashPolicy::NothingUnsynced, 1));
+    Db::open(&crashed, "db", options())
+        .unwrap()
+        .close()
+        .unwrap();
+    assert_eq!(features(&crashed, "db"), 2);
+    // A flush writes it.
+    db.flush().unwrap();
+    assert_eq!(features(&env, "db"), 2);
+    db.checkpoint("copy", &CheckpointOptions::default())
+        .unwrap();
+    assert_eq!(features(&env, "copy"), 2);
+    // References may be left where no value is.
+    db.delete(&family, &key(1), &FREE).unwrap();
+    compact(&db);
+    assert_eq!(db.stats().blobs.files, 0);
+    db.close().unwrap();
+    Db::open(&env, "db", options()).unwrap().close().unwrap();
+    assert_eq!(features(&env, "db"), 2);
+}
+
+#[test]
+fn prepared_values_and_a_repair_set_the_feature_of_references_in_pages() {
+    let (env, _) = env_on(disk());
+    let db = Db::open(&env, "db", options()).unwrap();
+    let mut writer = db.prepare(&db.default_family()).unwrap();
+    writer.add(&key(1), &value(1, 0)).unwrap();
+    let prepared = writer.finish().unwrap();
+    assert_eq!(features(&env, "db"), 0);
+    db.ingest(&[prepared]).unwrap();
+    assert_eq!(features(&env, "db"), 2);
+    db.close().unwrap();
+    for file in env.fs().list(Path::new("db")).unwrap() {
+        if file.name == "CURRENT" || file.name.starts_with("MANIFEST") {
+            env.fs().remove(&Path::new("db").join(file.name)).unwrap();
+        }
+    }
+    Db::repair(&env, "db", &options(), &mut |_, _| ()).unwrap();
+    assert_eq!(features(&env, "db"), 2);
+    let db = Db::open(&env, "db", options()).unwrap();
+    expect_newest(&db, &Model::from([(key(1), value(1, 0))]));
+    db.close().unwrap();
+}
+
+/// Other features stay when one is set.
+#[test]
+fn features_are_set_together_with_those_before() {
+    let (env, _) = env_on(disk());
+    let db = Db::open(&env, "db", options()).unwrap();
+    write(&db, &mut Model::new(), 0..2, 0);
+    db.engine().add_engine(EngineKind::Logs).unwrap();
+    assert_eq!(features(&env, "db"), 3);
+    let catalog = db.engine().tree.lock().catalog().clone();
+    assert!(catalog.has_references_in_pages && catalog.engines.contains(&EngineKind::Logs));
+    db.close().unwrap();
 }

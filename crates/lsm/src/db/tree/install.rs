@@ -75,6 +75,7 @@ impl Tree {
             edit.last_seq = Some(self.visible.load(SeqCst));
             edit.wall_ms = Some(self.ctx.env.clock().wall_ms());
             edit.date_blobs(self.ctx.env.clock().wall_ms());
+            edit.features = self.catalog().features_of(&edit);
             // The tree is computed before the edit is durable. An edit that breaks a rule stops
             // this process, and must not stop the next one, too.
             let tree = self.next_tree(&edit);

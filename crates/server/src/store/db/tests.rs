@@ -223,12 +223,10 @@ fn a_sync_makes_strings_and_streams_durable() {
     }
 }
 
-/// The defaults ask for blob files, which a store in pages has not.
 #[test]
 fn the_defaults_open_a_store_in_pages_and_one_in_levels() {
     let env = Env::for_tests(SimFs::new(SimOptions::default()), 1);
     let mut in_pages = engine_defaults();
-    in_pages.default_family.min_blob_size = None;
     in_pages.default_family.pages = Some(basalt::TreeOptions::default());
     for (dir, first, is_in_pages) in [
         ("pages", in_pages, true),
