@@ -325,8 +325,9 @@ impl PageTree {
         })
     }
 
-    /// Compacts what is due, keeps the page mapping table within its limit, collects garbage, erases extents that no snapshot needs, and takes a
-    /// system checkpoint if the system log is long. Writes and reads go on beside it.
+    /// Compacts what is due, collects garbage, keeps the page mapping table within its limit,
+    /// erases extents that no snapshot needs, and takes a system checkpoint if the system log is
+    /// long. Writes and reads go on beside it.
     ///
     /// Errors: those of the filesystem, and `Corruption`; what was done before stays done.
     pub fn maintain(&self) -> Result<()> {

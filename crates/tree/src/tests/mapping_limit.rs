@@ -30,7 +30,8 @@ fn check(tree: &PageTree, content: &Content) {
 }
 
 /// Every leaf gets delta pages, again and again. Maintenance keeps the table within its limit, and
-/// the ledger knows its memory. Only what an old snapshot needs exceeds it, until the snapshot ends.
+/// the ledger knows its memory. Only what an old snapshot needs exceeds it, until the snapshot
+/// ends.
 #[test]
 fn the_page_mapping_table_stays_within_its_limit() {
     const MOST: u64 = 30_000;
