@@ -12,12 +12,23 @@ use crate::page_reads::{LoadedPages, PageRef};
 use crate::storage::{PageWriteCause, PageWriter, Storage};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_stream::ExtentId;
 use std::collections::BTreeSet;
 
 /// Leaves that one transaction merges for readers. Their pages are in memory at once.
 const MERGED_AT_ONCE: usize = 128;
+
+/// The budget for cold leaves is used when it is enough for about this many of them: each use costs
+/// a look at the page mapping table.
+const LEAST_LEAVES: u64 = 16;
+
+/// A collection makes garbage, too: it merges the delta pages of the leaves that it moves. If the
+/// space is above its bound, there are so many collections before maintenance goes on.
+const MOST_PASSES: usize = 4;
+
+/// Bytes of an extent that a collection reads at once.
+const WINDOW: usize = 512 << 10;
 
 impl Storage {
     /// Collects the garbage of extents that have too much, as long as `goes_on` returns true, and
@@ -25,6 +36,17 @@ impl Storage {
     ///
     /// Errors: those of reading and writing; what was collected before stays so.
     pub fn collect_garbage(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
+        let mut erased = self.collect_once(goes_on)?;
+        for _ in 1..MOST_PASSES {
+            if !goes_on() || self.extents_above_bound().is_empty() {
+                break;
+            }
+            erased += self.collect_once(goes_on)?;
+        }
+        Ok(erased)
+    }
+
+    fn collect_once(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         for kind in [StreamKind::Base, StreamKind::Delta] {
             let victims = self.victims(kind);
             if victims.is_empty() || !goes_on() {
@@ -54,16 +76,50 @@ impl Storage {
             StreamKind::Delta => (&self.delta, self.options.delta_garbage),
         };
         let extents = stream.extents();
+        let too_much = self.extents_above_bound();
         let usage = self.usage.lock();
         let is_victim = |id: ExtentId, len: u64| {
             let valid = usage.get(id).map_or(0, |usage| usage.valid);
-            valid > 0 && valid as f64 <= len as f64 * (1.0 - least)
+            valid > 0 && (valid as f64 <= len as f64 * (1.0 - least) || too_much.contains(&id))
         };
         let sealed = extents.into_iter().filter(|e| e.sealed);
         sealed
             .filter(|e| is_victim(e.id, e.len))
             .map(|e| e.id)
             .collect()
+    }
+
+    /// Returns the extents whose collection brings the space of the streams back below
+    /// [`crate::TreeOptions::max_space_amp`], those with the largest fraction of garbage. Extents
+    /// without a valid page do not count: they are erased once no snapshot needs them.
+    fn extents_above_bound(&self) -> BTreeSet<ExtentId> {
+        let extents = [StreamKind::Base, StreamKind::Delta].map(|kind| self.stream(kind).extents());
+        let usage = self.usage.lock();
+        let valid = |id: ExtentId| usage.get(id).map_or(0, |usage| usage.valid);
+        let (mut all, mut used) = (0, 0);
+        // Garbage in bytes, and bytes.
+        let mut sealed: Vec<(u64, u64, ExtentId)> = Vec::new();
+        for extent in extents.iter().flatten().filter(|e| valid(e.id) > 0) {
+            let garbage = extent.len.saturating_sub(valid(extent.id));
+            if extent.sealed && garbage > 0 {
+                sealed.push((garbage, extent.len, extent.id));
+            }
+            (all, used) = (all + extent.len, used + valid(extent.id));
+        }
+        let most = (used as f64 * self.options.max_space_amp) as u64;
+        // Each stream has an extent that is being written.
+        let most = most + 2 * self.options.extent_bytes;
+        let by_fraction = |(garbage, len, _): &(u64, u64, ExtentId)| *garbage as f64 / *len as f64;
+        sealed.sort_by(|a, b| by_fraction(b).total_cmp(&by_fraction(a)));
+        let mut chosen = BTreeSet::new();
+        for (garbage, _, id) in sealed {
+            if all <= most {
+                break;
+            }
+            chosen.insert(id);
+            all = all.saturating_sub(garbage);
+        }
+        chosen
     }
 
     fn relocate_bases(
@@ -85,8 +141,9 @@ impl Storage {
             let mut tx = SystemTx::default();
             for (begin, end) in ranges {
                 let mut at = begin;
+                let mut window = (begin, Bytes::new());
                 while at < end {
-                    let (id, page) = self.page_at(*extent, at, end)?;
+                    let (id, page) = self.page_at(*extent, at, end, &mut window)?;
                     at += id.len;
                     self.relocate_base(id, &page, &mut writer, &mut tx)?;
                 }
@@ -98,19 +155,42 @@ impl Storage {
         Ok(())
     }
 
-    /// Reads the page at an offset of an extent of base pages.
-    fn page_at(&self, extent: ExtentId, offset: u32, end: u32) -> Result<(PageId, Page)> {
+    /// Returns the page at an offset of an extent of base pages, from bytes of the extent at an
+    /// offset. Reads others, of the next pages as well, if these do not have it.
+    fn page_at(
+        &self,
+        extent: ExtentId,
+        offset: u32,
+        end: u32,
+        window: &mut (u32, Bytes),
+    ) -> Result<(PageId, Page)> {
         let at = PageId {
             extent,
             offset,
             len: end - offset,
         };
-        let header = self.base.read(at.address(), PAGE_HEADER)?;
-        let len = stored_len(&header)
+        let has = |window: &(u32, Bytes), len: usize| {
+            let begin = offset.checked_sub(window.0);
+            begin.is_some_and(|begin| begin as usize + len <= window.1.len())
+        };
+        let read = |least: usize| {
+            let len = (at.len as usize).min(WINDOW.max(least));
+            Ok::<_, Error>((offset, self.base.read(at.address(), len)?))
+        };
+        if !has(window, PAGE_HEADER) {
+            *window = read(PAGE_HEADER)?;
+        }
+        let begin = (offset - window.0) as usize;
+        let len = stored_len(&window.1[begin..])
             .filter(|len| *len <= end - offset)
             .ok_or_else(|| self.bad_page(StreamKind::Base, at, "the page has no length"))?;
+        if !has(window, len as usize) {
+            *window = read(len as usize)?;
+        }
+        let begin = (offset - window.0) as usize;
         let id = PageId { len, ..at };
-        Ok((id, self.page_uncached(StreamKind::Base, id)?))
+        let bytes = window.1.slice(begin..begin + len as usize);
+        Ok((id, self.open_page(StreamKind::Base, id, &bytes)?))
     }
 
     fn relocate_base(
@@ -213,22 +293,64 @@ impl Storage {
             if leaves.is_empty() {
                 break;
             }
-            match self.merge_leaves(&leaves) {
-                // A leaf that cannot be read keeps no other one from its merge.
-                Err(e) if e.kind() == ErrorKind::Corruption => {
-                    for leaf in leaves {
-                        match self.merge_leaves(&[leaf]) {
-                            Err(e) if e.kind() == ErrorKind::Corruption => {
-                                failed = failed.or(Some(e));
-                            }
-                            merged => merged?,
-                        }
-                    }
-                }
-                merged => merged?,
-            }
+            failed = failed.or(self.merge_or_skip(&leaves)?);
+            self.written.count_merges(leaves.len(), 0);
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Merges the pages of cold leaves as far as the budget goes, those with most delta pages
+    /// first, as long as `goes_on` returns true.
+    ///
+    /// Errors: those of reading and of [`Storage::commit`]; what was merged before stays so. Damage
+    /// of a leaf is returned when the others are done.
+    pub fn merge_cold(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        let Some((mut budget, since)) = self.cold.budget() else {
+            return Ok(());
+        };
+        if budget < LEAST_LEAVES * self.options.page_bytes as u64 {
+            return Ok(());
+        }
+        let mut cold = self.mapping.fragmented_before(since).into_iter().peekable();
+        let mut failed = None;
+        while cold.peek().is_some() && goes_on() {
+            let mut leaves: Vec<PageId> = Vec::new();
+            let mut bytes = 0;
+            while leaves.len() < MERGED_AT_ONCE
+                && let Some((leaf, cost)) = cold.next_if(|(_, cost)| bytes + cost <= budget)
+            {
+                leaves.push(leaf);
+                bytes += cost;
+            }
+            if leaves.is_empty() {
+                break;
+            }
+            failed = failed.or(self.merge_or_skip(&leaves)?);
+            self.cold.spend(bytes);
+            budget -= bytes;
+            self.written.count_merges(0, leaves.len());
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Merges the pages of leaves. One that cannot be read keeps no other one from its merge:
+    /// returns the error of the first such leaf.
+    pub fn merge_or_skip(&self, leaves: &[PageId]) -> Result<Option<Error>> {
+        let mut failed = None;
+        match self.merge_leaves(leaves) {
+            Err(e) if e.kind() == ErrorKind::Corruption => {
+                for leaf in leaves {
+                    match self.merge_leaves(&[*leaf]) {
+                        Err(e) if e.kind() == ErrorKind::Corruption => {
+                            failed = failed.or(Some(e));
+                        }
+                        merged => merged?,
+                    }
+                }
+            }
+            merged => merged?,
+        }
+        Ok(failed)
     }
 
     fn merge_leaves(&self, leaves: &[PageId]) -> Result<()> {

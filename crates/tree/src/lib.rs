@@ -27,6 +27,7 @@
 #![cfg(not(all(test, feature = "schedules")))]
 
 mod checkpoint_gate;
+mod cold_leaves;
 mod collection;
 mod compaction;
 mod cursor;

@@ -310,6 +310,28 @@ impl MappingTable {
         keys
     }
 
+    /// Returns the leaves that have delta pages and did not change since a time, with the bytes of
+    /// their pages, those with most delta pages first.
+    pub fn fragmented_before(&self, time: SysTime) -> Vec<(PageId, u64)> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            for (key, chain) in shard.read().iter() {
+                if let Some(version) = chain.last().filter(|version| version.since < time)
+                    && let State::Live(pages) = &version.state
+                    && !pages.deltas.is_empty()
+                    && !pages.is_index
+                {
+                    let deltas = pages.deltas.iter().map(|d| u64::from(d.id.len));
+                    let bytes = u64::from(pages.base.len) + deltas.sum::<u64>();
+                    found.push((pages.deltas.len(), *key, bytes));
+                }
+            }
+        }
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        let leaves = found.into_iter();
+        leaves.map(|(_, key, bytes)| (key, bytes)).collect()
+    }
+
     /// Returns the bytes of delta pages of the leaves that have at least so many.
     pub fn delta_bytes(&self, least: usize) -> u64 {
         let mut bytes = 0;

@@ -39,6 +39,10 @@ pub struct TreeOptions {
     /// when they are enough. So a tree of any size has few delta pages. `None`, the default, is 2
     /// KiB, or an eighth of a page if that is less. 0: each changed leaf gets a delta page.
     pub leaf_delta_bytes: Option<usize>,
+    /// Bytes that merges of leaves without recent changes may write for each byte that user
+    /// checkpoints write. 0 to 100, default 0.25. 0: such leaves keep their delta pages until
+    /// readers have paid for their merge.
+    pub cold_merge_ratio: f64,
     /// Most bytes of memory of the page mapping table, any number. Maintenance writes pages again
     /// until it has less, but for what old snapshots need. Default 16 MiB.
     pub mapping_bytes: u64,
@@ -51,6 +55,11 @@ pub struct TreeOptions {
     /// garbage, 0.05 to 1. It is larger than `base_garbage` because delta pages become garbage
     /// soon. Default 0.75.
     pub delta_garbage: f64,
+    /// Bytes of the files of pages for each byte of pages in use, 1.05 to 100. Above it, and above
+    /// two extents more, the extents with most garbage are collected, whatever the fraction of it.
+    /// Default 1.5. Pages in use also have values that newer delta pages hide, of which a leaf may
+    /// have [`TreeOptions::overwrite_ratio`].
+    pub max_space_amp: f64,
     /// Bytes of the system log that make a system checkpoint due, any number. Default 16 MiB.
     pub checkpoint_bytes: u64,
     /// Decides about entries when base pages are written. Default none.
@@ -69,10 +78,12 @@ impl fmt::Debug for TreeOptions {
             .field("max_deltas", &self.max_deltas)
             .field("overwrite_ratio", &self.overwrite_ratio)
             .field("leaf_delta_bytes", &self.leaf_delta_bytes)
+            .field("cold_merge_ratio", &self.cold_merge_ratio)
             .field("mapping_bytes", &self.mapping_bytes)
             .field("compression", &self.compression)
             .field("base_garbage", &self.base_garbage)
             .field("delta_garbage", &self.delta_garbage)
+            .field("max_space_amp", &self.max_space_amp)
             .field("checkpoint_bytes", &self.checkpoint_bytes)
             .field("filter", &self.filter.is_some())
             .field("drop_observer", &self.drop_observer.is_some())
@@ -90,10 +101,12 @@ impl Default for TreeOptions {
             max_deltas: 8,
             overwrite_ratio: 0.5,
             leaf_delta_bytes: None,
+            cold_merge_ratio: 0.25,
             mapping_bytes: 16 << 20,
             compression: Compression::Lz4,
             base_garbage: 0.5,
             delta_garbage: 0.75,
+            max_space_amp: 1.5,
             checkpoint_bytes: 16 << 20,
             filter: None,
             drop_observer: None,
@@ -156,6 +169,13 @@ impl TreeOptions {
         (self.leaf_delta_bytes).unwrap_or((2 << 10).min(self.page_bytes / 8))
     }
 
+    /// Sets [`TreeOptions::cold_merge_ratio`].
+    #[must_use]
+    pub fn cold_merge_ratio(mut self, cold_merge_ratio: f64) -> Self {
+        self.cold_merge_ratio = cold_merge_ratio;
+        self
+    }
+
     /// Sets [`TreeOptions::mapping_bytes`].
     #[must_use]
     pub fn mapping_bytes(mut self, mapping_bytes: u64) -> Self {
@@ -181,6 +201,13 @@ impl TreeOptions {
     #[must_use]
     pub fn delta_garbage(mut self, delta_garbage: f64) -> Self {
         self.delta_garbage = delta_garbage;
+        self
+    }
+
+    /// Sets [`TreeOptions::max_space_amp`].
+    #[must_use]
+    pub fn max_space_amp(mut self, max_space_amp: f64) -> Self {
+        self.max_space_amp = max_space_amp;
         self
     }
 
@@ -213,8 +240,10 @@ impl TreeOptions {
         in_range("extent_bytes", &self.extent_bytes, &EXTENT_BYTES)?;
         in_range("max_deltas", &self.max_deltas, &CHAIN)?;
         in_range("overwrite_ratio", &self.overwrite_ratio, &(0.0..=100.0))?;
+        in_range("cold_merge_ratio", &self.cold_merge_ratio, &(0.0..=100.0))?;
         in_range("base_garbage", &self.base_garbage, &(0.05..=1.0))?;
-        in_range("delta_garbage", &self.delta_garbage, &(0.05..=1.0))
+        in_range("delta_garbage", &self.delta_garbage, &(0.05..=1.0))?;
+        in_range("max_space_amp", &self.max_space_amp, &(1.05..=100.0))
     }
 }
 

@@ -325,9 +325,10 @@ impl PageTree {
         })
     }
 
-    /// Compacts what is due, collects garbage, keeps the page mapping table within its limit,
-    /// erases extents that no snapshot needs, and takes a system checkpoint if the system log is
-    /// long. Writes and reads go on beside it.
+    /// Compacts what is due, merges leaves without recent changes within a budget
+    /// ([`TreeOptions::cold_merge_ratio`]), collects garbage, keeps the page mapping table within
+    /// its limit, erases extents that no snapshot needs, and takes a system checkpoint if the
+    /// system log is long. Writes and reads go on beside it.
     ///
     /// Errors: those of the filesystem, and `Corruption`; what was done before stays done.
     pub fn maintain(&self) -> Result<()> {
@@ -339,6 +340,7 @@ impl PageTree {
         // What gives space back comes first, and needs little.
         let erased = self.storage.erase_dead().map(|_| ());
         let compacted = self.storage.compact(goes_on).map(|_| ());
+        let compacted = compacted.and_then(|()| self.storage.merge_cold(goes_on));
         let collected = self.storage.collect_garbage(goes_on).map(|_| ());
         let limited = self.storage.limit_mapping(goes_on);
         if !goes_on() {

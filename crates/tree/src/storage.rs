@@ -1,6 +1,7 @@
 //! The storage tier: the page tree on two streams, and the commit of system transactions.
 
 use crate::checkpoint_gate::{CheckpointGate, CheckpointGuard};
+use crate::cold_leaves::ColdLeaves;
 use crate::entries::{DroppedEntry, EntryDecision, is_delete};
 use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
 use crate::options::TreeOptions;
@@ -61,7 +62,7 @@ pub(crate) enum PageWriteCause {
 
 /// Counters of what was written since the tree was opened.
 #[derive(Default)]
-struct WriteCounters {
+pub(crate) struct WriteCounters {
     /// Bytes of base pages and of delta pages.
     by_stream: [AtomicU64; 2],
     /// Bytes of pages, in the order of [`PageWriteCause`].
@@ -69,6 +70,16 @@ struct WriteCounters {
     /// Bytes of system transactions and system checkpoints.
     system_log: AtomicU64,
     system_checkpoints: AtomicU64,
+    /// Leaves that were merged for readers, and because they were cold.
+    merged_leaves: [AtomicU64; 2],
+}
+
+impl WriteCounters {
+    /// Counts merges of leaves that readers have paid for, and of cold ones.
+    pub fn count_merges(&self, for_readers: usize, cold: usize) {
+        self.merged_leaves[0].fetch_add(for_readers as u64, SeqCst);
+        self.merged_leaves[1].fetch_add(cold as u64, SeqCst);
+    }
 }
 
 /// State of the commit of system transactions.
@@ -116,12 +127,14 @@ pub(crate) struct Storage {
     /// Held by the one thread that erases extents.
     erasing: Mutex<()>,
     commit: Mutex<Commit>,
-    written: WriteCounters,
+    pub written: WriteCounters,
     pub usage: Mutex<UsageTable>,
     /// Bytes of the system log since the last checkpoint. Changed under `commit`.
     log_bytes: AtomicU64,
     /// Leaves to be merged for readers.
     pub paid: PaidLeaves,
+    /// Leaves to be merged because they do not change any more.
+    pub cold: ColdLeaves,
     view: RwLock<Arc<View>>,
 }
 
@@ -174,6 +187,7 @@ impl Storage {
             usage: named("Storage::usage", Mutex::default()),
             log_bytes: AtomicU64::new(0),
             paid: PaidLeaves::default(),
+            cold: ColdLeaves::default(),
             view: named("Storage::view", RwLock::new(view)),
         }
     }
@@ -416,6 +430,15 @@ impl Storage {
         if let Err(what) = self.apply(time, tx, &mut effects) {
             commit.contradiction = Some(what.clone());
             return Err(self.inconsistent(what));
+        }
+        let appended = tx.changes.iter().filter_map(|change| match change {
+            Change::Append { delta, .. } => Some(u64::from(delta.len)),
+            _ => None,
+        });
+        let appended: u64 = appended.sum();
+        if appended > 0 {
+            let earned = appended as f64 * self.options.cold_merge_ratio;
+            self.cold.note_checkpoint(time, earned as u64);
         }
         let root = tx.root.unwrap_or_else(|| self.view.read().root);
         let view = Arc::new(View { time, root });
@@ -664,6 +687,8 @@ impl Storage {
             system_log_bytes: self.log_bytes.load(SeqCst),
             system_log_bytes_written: self.written.system_log.load(SeqCst),
             system_checkpoints: self.written.system_checkpoints.load(SeqCst),
+            leaves_merged_for_readers: self.written.merged_leaves[0].load(SeqCst),
+            cold_leaves_merged: self.written.merged_leaves[1].load(SeqCst),
         }
     }
 

@@ -1,8 +1,10 @@
 //! The storage tier against a model, with small pages, short chains and small extents.
 
+mod cold_leaves;
 mod dropped_entries;
 mod index_deltas;
 mod mapping_limit;
+mod space_bound;
 
 use crate::cursor::TreeCursor;
 use crate::entries::CheckedChanges;

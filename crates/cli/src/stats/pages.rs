@@ -119,6 +119,8 @@ pub fn json(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>) ->
             "base_bytes_written": pages.base_bytes_written, "delta_bytes_written": pages.delta_bytes_written,
             "system_log_bytes_written": pages.system_log_bytes_written,
             "system_checkpoints": pages.system_checkpoints,
+            "leaves_merged_for_readers": pages.leaves_merged_for_readers,
+            "cold_leaves_merged": pages.cold_leaves_merged,
         },
     })
 }

@@ -305,6 +305,16 @@ const PAGE_COUNTERS: &[PageRow] = &[
         "System checkpoints that were taken.",
         |p| p.system_checkpoints,
     ),
+    (
+        "pages_leaves_merged_for_readers_total",
+        "Leaves that were merged because readers have paid for it.",
+        |p| p.leaves_merged_for_readers,
+    ),
+    (
+        "pages_cold_leaves_merged_total",
+        "Leaves that were merged because they did not change any more.",
+        |p| p.cold_leaves_merged,
+    ),
 ];
 
 /// Adds the samples of a family that is kept in pages.

@@ -94,6 +94,9 @@ struct FamilyFilter {
 
 impl EntryFilter for FamilyFilter {
     fn decide(&self, key: &[u8], kind: Kind, value: &[u8]) -> EntryDecision {
+        if kind == Kind::Put && self.filter.is_none() {
+            return EntryDecision::Keep;
+        }
         let now_ms = self.tables.env().clock().wall_ms();
         let expiry = match kind {
             Kind::PutTtl => match expiry_of(value) {

@@ -644,5 +644,7 @@ fn pages(c: &mut Rng) -> TreeOptions {
     // The number derives from other draws: a draw of its own would give every seed other settings.
     let n = drawn.page_bytes / 100 + drawn.max_deltas + drawn.checkpoint_bytes as usize / 300;
     let drawn = drawn.leaf_delta_bytes([None, Some(0), Some(100), Some(1 << 20)][n % 4]);
+    let drawn = drawn.cold_merge_ratio([0.25, 0.0, 10.0][n / 2 % 3]);
+    let drawn = drawn.max_space_amp([1.5, 1.05, 3.0][n / 3 % 3]);
     drawn.mapping_bytes([0, 2000, 16 << 20][n % 3])
 }

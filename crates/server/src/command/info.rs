@@ -416,13 +416,15 @@ fn pages(family: &str, pages: &PageTreeStats, debt: f64, out: &mut String) {
     );
     line!(
         out,
-        "{family}_page_writes:flush={},compaction={},collection={},system_log={},system_checkpoints={},system_log_bytes={}",
+        "{family}_page_writes:flush={},compaction={},collection={},system_log={},system_checkpoints={},system_log_bytes={},leaves_merged_for_readers={},cold_leaves_merged={}",
         pages.flush_bytes_written,
         pages.compaction_bytes_written,
         pages.collection_bytes_written,
         pages.system_log_bytes_written,
         pages.system_checkpoints,
-        pages.system_log_bytes
+        pages.system_log_bytes,
+        pages.leaves_merged_for_readers,
+        pages.cold_leaves_merged
     );
 }
 
