@@ -39,7 +39,7 @@ Examples:
   basalt tree dump ./pages --family redis.keys --entries
   basalt tree dump ./pages --json | jq 'select(.node == \"leaf\") | .base.entries'
 
-A leaf or an index page has a base page. A leaf may have delta pages with later changes, which are printed behind it, the oldest one first. `id` is the name that \
+A leaf or an index page has a base page. A leaf, or an index page directly above leaves, may have delta pages with later changes. They are printed after the base page, the oldest one first. `id` is the name that \
 the index page above has for it, if that is not the position of its base page: the page mapping table leads from one to the other. A damaged page is printed as \
 such, and the rest follows. An entry whose value is in a blob file is a reference, and has the number of that file. Without --limit, every page is read. Entries in the log that are not flushed are in no page.
 

@@ -16,15 +16,16 @@ use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_stream::ExtentId;
 use std::collections::BTreeSet;
 
-/// Leaves that one transaction merges for readers. Their pages are in memory at once.
+/// Most leaves that one transaction merges, for readers or because they are cold. Their pages are
+/// in memory at once.
 const MERGED_AT_ONCE: usize = 128;
 
 /// The budget for cold leaves is used when it is enough for about this many of them: each use costs
 /// a look at the page mapping table.
 const LEAST_LEAVES: u64 = 16;
 
-/// A collection makes garbage, too: it merges the delta pages of the leaves that it moves. If the
-/// space is above its bound, there are so many collections before maintenance goes on.
+/// Most passes of one garbage collection while the space of pages is above its bound. One pass may
+/// not be enough, because moving leaves makes garbage, too.
 const MOST_PASSES: usize = 4;
 
 /// Bytes of an extent that a collection reads at once.
@@ -38,7 +39,7 @@ impl Storage {
     pub fn collect_garbage(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let mut erased = self.collect_once(goes_on)?;
         for _ in 1..MOST_PASSES {
-            if !goes_on() || self.extents_above_bound().is_empty() {
+            if !goes_on() || self.extents_to_collect_for_space().is_empty() {
                 break;
             }
             erased += self.collect_once(goes_on)?;
@@ -68,19 +69,20 @@ impl Storage {
             || !self.mapping.with_deltas(self.options.max_deltas).is_empty()
     }
 
-    /// Returns the sealed extents whose fraction of garbage reaches the option's threshold. Extents
-    /// without a valid page are not among them.
+    /// Returns the sealed extents whose fraction of garbage reaches the option's threshold, and
+    /// those that must be collected for the bound of the space. Extents without a valid page are
+    /// not among them.
     fn victims(&self, kind: StreamKind) -> BTreeSet<ExtentId> {
         let (stream, least) = match kind {
             StreamKind::Base => (&self.base, self.options.base_garbage),
             StreamKind::Delta => (&self.delta, self.options.delta_garbage),
         };
         let extents = stream.extents();
-        let too_much = self.extents_above_bound();
+        let for_space = self.extents_to_collect_for_space();
         let usage = self.usage.lock();
         let is_victim = |id: ExtentId, len: u64| {
             let valid = usage.get(id).map_or(0, |usage| usage.valid);
-            valid > 0 && (valid as f64 <= len as f64 * (1.0 - least) || too_much.contains(&id))
+            valid > 0 && (valid as f64 <= len as f64 * (1.0 - least) || for_space.contains(&id))
         };
         let sealed = extents.into_iter().filter(|e| e.sealed);
         sealed
@@ -92,7 +94,7 @@ impl Storage {
     /// Returns the extents whose collection brings the space of the streams back below
     /// [`crate::TreeOptions::max_space_amp`], those with the largest fraction of garbage. Extents
     /// without a valid page do not count: they are erased once no snapshot needs them.
-    fn extents_above_bound(&self) -> BTreeSet<ExtentId> {
+    fn extents_to_collect_for_space(&self) -> BTreeSet<ExtentId> {
         let extents = [StreamKind::Base, StreamKind::Delta].map(|kind| self.stream(kind).extents());
         let usage = self.usage.lock();
         let valid = |id: ExtentId| usage.get(id).map_or(0, |usage| usage.valid);
@@ -155,8 +157,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Returns the page at an offset of an extent of base pages, from bytes of the extent at an
-    /// offset. Reads others, of the next pages as well, if these do not have it.
+    /// Returns the base page at `offset`. `window` has bytes of the extent, and the offset of the
+    /// first one. If the page is not in the window, reads a new window from `offset` on.
     fn page_at(
         &self,
         extent: ExtentId,
@@ -269,9 +271,11 @@ impl Storage {
         note_hidden(self, Some(pages.base), &pages.deltas, loaded, dropped)?;
         let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, loaded)?;
         builder.as_of = cursor.as_of();
+        let mut key = Vec::new();
         while cursor.next(self)? {
             let (kind, value) = cursor.entry();
-            let key = cursor.key();
+            key.clear();
+            cursor.key_into(&mut key);
             if let Some((kind, value)) = self.filtered(&key, kind, value, dropped) {
                 builder.add(&key, kind, &value);
             }
@@ -363,7 +367,7 @@ impl Storage {
         // Others may have merged a leaf meanwhile.
         let fragmented: Vec<(PageId, Pages)> = states
             .filter_map(|(key, state)| match state {
-                State::Live(pages) if pages.is_index => {
+                State::Live(pages) if pages.has_index_deltas => {
                     // The leaves below it take its changes.
                     to_split.push(key);
                     None
@@ -435,7 +439,7 @@ impl Storage {
                 continue;
             };
             let replaced = pages.deltas.len() as u32;
-            if pages.is_index || self.is_partial(&pages) {
+            if pages.has_index_deltas || self.is_partial(&pages) {
                 let loaded = LoadedPages::new();
                 note_hidden(self, None, &pages.deltas, &loaded, &mut tx.dropped)?;
                 let with = consolidate(self, &mut deltas, &pages.deltas, &loaded)?;

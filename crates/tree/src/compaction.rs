@@ -51,7 +51,8 @@ enum Rewrites {
     All,
 }
 
-/// Most leaves below an index page. They are compacted together, so they have a few megabytes.
+/// Most leaves of an index page of level 1. One compaction may rewrite all of them, so the limit
+/// keeps it to a few megabytes.
 const MOST_LEAVES: usize = 128;
 
 /// What a compaction does with a leaf.
@@ -63,8 +64,8 @@ enum Plan {
 }
 
 impl Storage {
-    /// Compacts all leaves that have as many delta pages as the options allow, as long as `goes_on`
-    /// returns true. Returns the number of transactions.
+    /// Compacts each leaf and each index page that has at least `max_deltas` delta pages, as long
+    /// as `goes_on` returns true. Returns the number of transactions.
     ///
     /// Errors: those of reading and of [`Storage::commit`]; what was compacted stays so. Damage of
     /// a leaf is returned when the others are done.
@@ -126,7 +127,7 @@ impl Storage {
             None => self.page_uncached(StreamKind::Delta, newest.id)?.key(0),
         };
         let path = self.path(&view, &key)?;
-        if pages.is_index {
+        if pages.has_index_deltas {
             return self.prepare_index(leaf, &pages, path, rewrites, view, maintenance);
         }
         if path.leaf != leaf {
@@ -161,8 +162,8 @@ impl Storage {
         }))
     }
 
-    /// Writes the pages of a compaction of an index page's delta pages: as long as they are small
-    /// beside the leaves, they are consolidated. Then the leaves take their changes.
+    /// Prepares a compaction of the delta pages of an index page. If they are small compared with
+    /// the leaves, consolidates them. Otherwise writes the changed leaves again with their changes.
     fn prepare_index<'a>(
         &'a self,
         key: PageId,
@@ -252,9 +253,9 @@ pub(crate) struct Compaction<'a> {
     /// Pages of the next leaves.
     loaded: LoadedPages,
     /// The delta pages of the index page, if the leaves take their changes.
-    above: SmallVec<[Delta; 1]>,
-    /// The delta pages `above`, read.
-    loaded_above: LoadedPages,
+    index_deltas: SmallVec<[Delta; 1]>,
+    /// The delta pages `index_deltas`, read.
+    loaded_index_deltas: LoadedPages,
 }
 
 impl<'a> Compaction<'a> {
@@ -272,8 +273,8 @@ impl<'a> Compaction<'a> {
             tx: SystemTx::default(),
             rewrites: Rewrites::Nothing,
             loaded: LoadedPages::new(),
-            above: SmallVec::new(),
-            loaded_above: LoadedPages::new(),
+            index_deltas: SmallVec::new(),
+            loaded_index_deltas: LoadedPages::new(),
         }
     }
 
@@ -303,7 +304,7 @@ impl<'a> Compaction<'a> {
             return self.new_root(children, 0);
         };
         if matches!(self.rewrites, Rewrites::Changed | Rewrites::All) {
-            self.load_above(parent.key)?;
+            self.load_index_deltas(parent.key)?;
         }
         let mut children: Vec<Child> = Vec::new();
         // Leaves that are empty now, and how many delta pages of each are.
@@ -337,7 +338,7 @@ impl<'a> Compaction<'a> {
                 }
             }
         }
-        let is_unchanged = rewritten.is_empty() && empty.is_empty() && self.above.is_empty();
+        let is_unchanged = rewritten.is_empty() && empty.is_empty() && self.index_deltas.is_empty();
         if is_unchanged && self.rewrites != Rewrites::Names {
             return Ok(());
         }
@@ -362,15 +363,16 @@ impl<'a> Compaction<'a> {
             let heir = children[heir.saturating_sub(1)].clone();
             self.rewrite(key, replaced, vec![heir]);
         }
-        self.replace(above, parent.key, self.above.len() as u32, children, 1)
+        let taken = self.index_deltas.len() as u32;
+        self.replace(above, parent.key, taken, children, 1)
     }
 
     /// Reads the delta pages of an index page, whose changes the leaves are to take.
-    fn load_above(&mut self, key: PageId) -> Result<()> {
-        self.above = self.storage.index_deltas(&self.view, key);
-        let refs = refs_of(None, &self.above);
+    fn load_index_deltas(&mut self, key: PageId) -> Result<()> {
+        self.index_deltas = self.storage.index_deltas(&self.view, key);
+        let refs = refs_of(None, &self.index_deltas);
         let read = self.storage.read_pages(&refs)?;
-        self.loaded_above = refs.into_iter().map(|(_, id)| id).zip(read).collect();
+        self.loaded_index_deltas = refs.into_iter().map(|(_, id)| id).zip(read).collect();
         Ok(())
     }
 
@@ -378,9 +380,10 @@ impl<'a> Compaction<'a> {
     /// entries of it, if the leaf is to take them.
     fn pages_with_changes(&self, parent: &Step, child: usize) -> Result<Pages> {
         let mut pages = (self.storage).pages_of(&self.view, parent.page.child(child))?;
-        let parts = (self.above.iter()).filter_map(|delta| part_of_child(parent, child, delta));
+        let parts =
+            (self.index_deltas.iter()).filter_map(|delta| part_of_child(parent, child, delta));
         let has_entries = |delta: &Delta| {
-            let page = &self.loaded_above[&delta.id];
+            let page = &self.loaded_index_deltas[&delta.id];
             let at = |bound: &[u8]| match page.find(bound) {
                 Ok(i) | Err(i) => i,
             };
@@ -442,10 +445,10 @@ impl<'a> Compaction<'a> {
                 Plan::Rewritten => refs.extend(refs_of(Some(pages.base), &pages.deltas)),
             }
         }
-        refs.retain(|(_, id)| !self.loaded_above.contains_key(id));
+        refs.retain(|(_, id)| !self.loaded_index_deltas.contains_key(id));
         let read = self.storage.read_pages(&refs)?;
         self.loaded = refs.into_iter().map(|(_, id)| id).zip(read).collect();
-        let above = self.loaded_above.iter();
+        let above = self.loaded_index_deltas.iter();
         self.loaded
             .extend(above.map(|(id, page)| (*id, page.clone())));
         Ok(())
@@ -485,7 +488,7 @@ impl<'a> Compaction<'a> {
             return consolidated.map(|()| Outcome::Stays);
         }
         // Those of the index page come last.
-        let is_above = |delta: &&Delta| self.loaded_above.contains_key(&delta.id);
+        let is_above = |delta: &&Delta| self.loaded_index_deltas.contains_key(&delta.id);
         let replaced = (pages.deltas.len() - pages.deltas.iter().filter(is_above).count()) as u32;
         let mut entries: Vec<(Vec<u8>, u8, Bytes)> = Vec::new();
         let base = Some(pages.base);
@@ -641,9 +644,12 @@ pub(crate) fn consolidate(
     let mut builder = PageBuilder::new(PageKind::Delta, 0);
     let mut cursor = LeafCursor::of_loaded(storage, None, deltas, loaded)?;
     builder.as_of = cursor.as_of();
+    let mut key = Vec::new();
     while cursor.next(storage)? {
         let (kind, value) = cursor.entry();
-        builder.add(&cursor.key(), kind, &value);
+        key.clear();
+        cursor.key_into(&mut key);
+        builder.add(&key, kind, &value);
     }
     if builder.is_empty() {
         return Ok(None);

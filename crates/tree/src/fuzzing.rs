@@ -171,7 +171,7 @@ fn checkpoint() -> SystemCheckpoint {
         State::Live(Pages {
             base,
             deltas: deltas.into(),
-            is_index: base.offset == 100,
+            has_index_deltas: base.offset == 100,
         })
     };
     let whole = |offset: u32| Delta::whole(id(offset, 50));

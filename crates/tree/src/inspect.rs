@@ -283,7 +283,7 @@ impl Storage {
         let unmapped = Pages {
             base: at.key,
             deltas: Default::default(),
-            is_index: false,
+            has_index_deltas: false,
         };
         let (pages, failed) = match self.pages_of(view, at.key) {
             Ok(pages) => (pages, None),
@@ -340,10 +340,10 @@ impl Storage {
                 at.level, page.level
             ));
         }
-        if pages.is_index && at.level != 1 {
+        if pages.has_index_deltas && at.level != 1 {
             return bad("delta pages of an index page belong to a page of another level");
         }
-        if at.level > 0 && !pages.is_index && !pages.deltas.is_empty() {
+        if at.level > 0 && !pages.has_index_deltas && !pages.deltas.is_empty() {
             return bad("an index page has delta pages of a leaf");
         }
         self.check_range(pages.base, page, Some(&at.keys))

@@ -82,7 +82,7 @@ impl Storage {
     pub fn index_deltas(&self, view: &View, key: PageId) -> SmallVec<[Delta; 1]> {
         let found = self
             .mapping
-            .index_of(key, view.time, |_, deltas| match deltas {
+            .with_index_page(key, view.time, |_, deltas| match deltas {
                 [] => SmallVec::new(),
                 deltas => deltas.iter().cloned().collect(),
             });
@@ -115,7 +115,7 @@ impl Storage {
         for level in (1..=view.root.level).rev() {
             let page = self.index_page(view, at, level)?;
             if level == 1 {
-                self.mapping.index_of(at, view.time, |_, deltas| {
+                self.mapping.with_index_page(at, view.time, |_, deltas| {
                     let covering = deltas.iter().rev().filter(|delta| delta.covers(key));
                     refs.extend(covering.map(of_delta));
                     above = (!deltas.is_empty()).then_some((at, page.count()));

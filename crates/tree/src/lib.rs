@@ -26,7 +26,7 @@
 // ordinary build.
 #![cfg(not(all(test, feature = "schedules")))]
 
-mod checkpoint_gate;
+mod checkpoint_lock;
 mod cold_leaves;
 mod collection;
 mod compaction;

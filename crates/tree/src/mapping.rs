@@ -9,9 +9,11 @@
 //! them. Here, a chain is a list of versions, each with all its pages, and a version goes when no
 //! reader needs it.
 
+mod codec;
+
 use crate::page_id::PageId;
 use basalt_env::sync::RwLock;
-use basalt_kv::encoding::{get_varint64, put_varint};
+pub(crate) use codec::{get_bytes, put_bytes};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -90,9 +92,9 @@ pub(crate) struct Pages {
     pub base: PageId,
     /// The oldest one comes first.
     pub deltas: SmallVec<[Delta; 1]>,
-    /// True if the delta pages are those of an index page: they have changes of the leaves below
-    /// it, which are newer than all that the leaves have.
-    pub is_index: bool,
+    /// True if there are delta pages and they belong to an index page. Their changes are newer than
+    /// all pages of the leaves below it.
+    pub has_index_deltas: bool,
 }
 
 /// The pages that replaced a page: the smallest key of each, but for the first, and its id.
@@ -247,7 +249,7 @@ impl MappingTable {
 
     /// Calls `look` with the base page of a key at a time, and its delta pages if it is an index
     /// page that has some. Returns `None` if the page was rewritten.
-    pub fn index_of<T>(
+    pub fn with_index_page<T>(
         &self,
         key: PageId,
         at: SysTime,
@@ -258,28 +260,31 @@ impl MappingTable {
         let version = chain.and_then(|chain| chain.iter().rev().find(|v| v.since <= at));
         match version.map(|version| &version.state) {
             None => Some(look(key, &[])),
-            Some(State::Live(pages)) if pages.is_index => Some(look(pages.base, &pages.deltas)),
+            Some(State::Live(pages)) if pages.has_index_deltas => {
+                Some(look(pages.base, &pages.deltas))
+            }
             Some(State::Live(pages)) => Some(look(pages.base, &[])),
             Some(State::Rewritten(_)) => None,
         }
     }
 
     /// Returns true if an index page has delta pages, at any time that a reader may ask for.
-    pub fn has_index_deltas(&self) -> bool {
-        let is_index = |v: &Version| matches!(&v.state, State::Live(pages) if pages.is_index);
+    pub fn any_index_deltas(&self) -> bool {
+        let is_index =
+            |v: &Version| matches!(&v.state, State::Live(pages) if pages.has_index_deltas);
         let has = |shard: &RwLock<Shard>| shard.read().values().flatten().any(is_index);
         self.shards.iter().any(has)
     }
 
     /// Returns true if the table has a key whose page lives.
-    pub fn has(&self, key: PageId) -> bool {
+    pub fn has_live_page(&self, key: PageId) -> bool {
         let shard = self.shard(key).read();
         let newest = shard.get(&key).and_then(|chain| chain.last());
         newest.is_some_and(|version| matches!(version.state, State::Live(_)))
     }
 
-    /// Gives back memory that many keys had which are gone.
-    pub fn give_back_room(&self) {
+    /// Shrinks the maps from which most keys were removed.
+    pub fn shrink(&self) {
         for shard in &self.shards {
             let has_much = |shard: &Shard| shard.capacity() > 4 * shard.len() + 8;
             if has_much(&shard.read()) {
@@ -319,7 +324,7 @@ impl MappingTable {
                 if let Some(version) = chain.last().filter(|version| version.since < time)
                     && let State::Live(pages) = &version.state
                     && !pages.deltas.is_empty()
-                    && !pages.is_index
+                    && !pages.has_index_deltas
                 {
                     let deltas = pages.deltas.iter().map(|d| u64::from(d.id.len));
                     let bytes = u64::from(pages.base.len) + deltas.sum::<u64>();
@@ -487,7 +492,7 @@ impl MappingTable {
                 for delta in pages.deltas {
                     // It leaves this chain, and joins one or more others.
                     effects.dead_deltas.push(delta.id);
-                    self.redistribute(time, &with, delta, pages.is_index, true, effects)?;
+                    self.redistribute(time, &with, delta, pages.has_index_deltas, true, effects)?;
                 }
                 Ok(())
             }
@@ -511,13 +516,13 @@ impl MappingTable {
     ) -> Result<(), String> {
         match self.get(key, SysTime::MAX) {
             State::Live(mut pages) => {
-                if !pages.deltas.is_empty() && pages.is_index != to_index {
+                if !pages.deltas.is_empty() && pages.has_index_deltas != to_index {
                     return Err(format!(
-                        "a delta page of a leaf and one of an index page are both those of page {key}"
+                        "page {key} would have delta pages of a leaf and of an index page"
                     ));
                 }
                 pages.deltas.push(delta);
-                pages.is_index = to_index;
+                pages.has_index_deltas = to_index;
                 self.set(time, key, State::Live(pages), effects);
                 Ok(())
             }
@@ -555,7 +560,7 @@ impl MappingTable {
 
     fn set(&self, time: SysTime, key: PageId, mut state: State, effects: &mut Effects) {
         if let State::Live(pages) = &mut state {
-            pages.is_index &= !pages.deltas.is_empty();
+            pages.has_index_deltas &= !pages.deltas.is_empty();
         }
         let mut shard = self.shard(key).write();
         let chain = shard.entry(key).or_default();
@@ -632,7 +637,7 @@ impl ChainSums {
         self.longest = self.longest.max(count as u64);
         let lens = pages.deltas.iter().map(|delta| delta.id.len);
         let largest = lens.clone().max().unwrap_or(0);
-        match pages.is_index {
+        match pages.has_index_deltas {
             true => {
                 self.index_pages += 1;
                 self.index_delta_bytes += lens.clone().map(u64::from).sum::<u64>();
@@ -682,7 +687,7 @@ fn unmapped(key: PageId) -> State {
     State::Live(Pages {
         base: key,
         deltas: SmallVec::new(),
-        is_index: false,
+        has_index_deltas: false,
     })
 }
 
@@ -699,203 +704,6 @@ fn take(pages: &mut Pages, kept: u32, count: u32, effects: &mut Effects) -> Resu
     let taken = pages.deltas.drain(kept..kept + count);
     (effects.dead_deltas).extend(taken.map(|delta| delta.id));
     Ok(())
-}
-
-/// Appends bytes with their length before them.
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-/// Reads what [`put_bytes`] has appended. Returns `None` if it is cut off.
-pub(crate) fn get_bytes<'a>(bytes: &'a [u8], at: &mut usize) -> Option<&'a [u8]> {
-    let len = usize::try_from(get_varint64(bytes, at)?).ok()?;
-    let found = bytes.get(*at..at.checked_add(len)?)?;
-    *at += len;
-    Some(found)
-}
-
-fn get_u8(bytes: &[u8], at: &mut usize) -> Option<u8> {
-    let byte = *bytes.get(*at)?;
-    *at += 1;
-    Some(byte)
-}
-
-impl Change {
-    /// Appends the change as the system log has it.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Change::Append {
-                key,
-                delta,
-                to_index,
-            } => {
-                out.push(if *to_index { 5 } else { 1 });
-                key.encode(out);
-                delta.encode(out);
-            }
-            Change::Consolidate {
-                key,
-                kept,
-                replaced,
-                with,
-            } => {
-                out.push(2);
-                key.encode(out);
-                put_varint(out, u64::from(*kept));
-                put_varint(out, u64::from(*replaced));
-                out.push(u8::from(with.is_some()));
-                if let Some(delta) = with {
-                    delta.encode(out);
-                }
-            }
-            Change::Overwrite {
-                key,
-                replaced,
-                base,
-            } => {
-                out.push(3);
-                key.encode(out);
-                put_varint(out, u64::from(*replaced));
-                base.encode(out);
-            }
-            Change::Rewrite {
-                key,
-                replaced,
-                with,
-            } => {
-                out.push(4);
-                key.encode(out);
-                put_varint(out, u64::from(*replaced));
-                put_varint(out, with.len() as u64);
-                for (low, id) in with {
-                    put_bytes(out, low);
-                    id.encode(out);
-                }
-            }
-        }
-    }
-
-    pub fn decode(bytes: &[u8], at: &mut usize) -> Option<Change> {
-        let kind = get_u8(bytes, at)?;
-        let key = PageId::decode(bytes, at)?;
-        if kind == 1 || kind == 5 {
-            return Some(Change::Append {
-                key,
-                delta: PageId::decode(bytes, at)?,
-                to_index: kind == 5,
-            });
-        }
-        let kept = match kind {
-            2 => u32::try_from(get_varint64(bytes, at)?).ok()?,
-            _ => 0,
-        };
-        let replaced = u32::try_from(get_varint64(bytes, at)?).ok()?;
-        match kind {
-            2 => Some(Change::Consolidate {
-                key,
-                kept,
-                replaced,
-                with: match get_u8(bytes, at)? {
-                    0 => None,
-                    1 => Some(PageId::decode(bytes, at)?),
-                    _ => return None,
-                },
-            }),
-            3 => Some(Change::Overwrite {
-                key,
-                replaced,
-                base: PageId::decode(bytes, at)?,
-            }),
-            4 => {
-                let count = get_varint64(bytes, at)?;
-                let mut with = Vec::new();
-                for _ in 0..count {
-                    let low = get_bytes(bytes, at)?.to_vec();
-                    with.push((low, PageId::decode(bytes, at)?));
-                }
-                Some(Change::Rewrite {
-                    key,
-                    replaced,
-                    with,
-                })
-            }
-            _ => None,
-        }
-    }
-}
-
-impl State {
-    /// Appends the state as a system checkpoint has it.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            State::Live(pages) => {
-                out.push(if pages.is_index { 3 } else { 1 });
-                pages.base.encode(out);
-                put_varint(out, pages.deltas.len() as u64);
-                for delta in &pages.deltas {
-                    delta.id.encode(out);
-                    let Some(part) = &delta.part else {
-                        out.push(0);
-                        continue;
-                    };
-                    out.push(1 | u8::from(part.has_low) << 1 | u8::from(part.high.is_some()) << 2);
-                    put_bytes(out, &part.low);
-                    if let Some(high) = &part.high {
-                        put_bytes(out, high);
-                    }
-                }
-            }
-            State::Rewritten(with) => {
-                out.push(2);
-                put_varint(out, with.len() as u64);
-                for (low, id) in with.iter() {
-                    put_bytes(out, low);
-                    id.encode(out);
-                }
-            }
-        }
-    }
-
-    pub fn decode(bytes: &[u8], at: &mut usize) -> Option<State> {
-        match get_u8(bytes, at)? {
-            kind @ (1 | 3) => {
-                let base = PageId::decode(bytes, at)?;
-                let mut deltas = SmallVec::new();
-                for _ in 0..get_varint64(bytes, at)? {
-                    let id = PageId::decode(bytes, at)?;
-                    let part = match get_u8(bytes, at)? {
-                        0 => None,
-                        flags if flags & 1 == 1 && flags < 8 => {
-                            let low = get_bytes(bytes, at)?.into();
-                            let high = match flags & 4 {
-                                0 => None,
-                                _ => Some(get_bytes(bytes, at)?.into()),
-                            };
-                            let has_low = flags & 2 != 0;
-                            Some(Box::new(Part { low, has_low, high }))
-                        }
-                        _ => return None,
-                    };
-                    deltas.push(Delta { id, part });
-                }
-                Some(State::Live(Pages {
-                    base,
-                    deltas,
-                    is_index: kind == 3,
-                }))
-            }
-            2 => {
-                let mut with = Vec::new();
-                for _ in 0..get_varint64(bytes, at)? {
-                    let low: Arc<[u8]> = get_bytes(bytes, at)?.into();
-                    with.push((low, PageId::decode(bytes, at)?));
-                }
-                Some(State::Rewritten(with.into()))
-            }
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

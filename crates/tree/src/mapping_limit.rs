@@ -3,33 +3,37 @@
 
 use crate::page_id::PageId;
 use crate::storage::Storage;
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::{Error, ErrorKind, Result};
 
-/// Index pages that are written again between two looks at the whole table.
-const PAGES_BETWEEN_LOOKS: usize = 16;
+/// Index pages that are rewritten between two checks of the memory.
+const PAGES_BETWEEN_CHECKS: usize = 16;
+
+/// The number of mapped leaves below index pages, with a key below each.
+type MappedLeaves = Vec<(u64, Vec<u8>)>;
 
 impl Storage {
-    /// Writes leaves with delta pages and their index pages again if the page mapping table has
-    /// more memory than the options allow, until it has four fifths of that, as long as `goes_on`
-    /// returns true. What only old snapshots need stays.
+    /// Reduces the memory of the page mapping table to four fifths of
+    /// [`crate::TreeOptions::mapping_bytes`] if it exceeds that. To do so, rewrites index pages,
+    /// and the leaves below them that have delta pages. Stops when `goes_on` returns false. Entries
+    /// that only old snapshots need are kept.
     ///
     /// Cost: below the limit, a look at each entry of the table. Above it, a read of all index
     /// pages, through the cache, and writes of the leaves with delta pages below those that are
     /// written again.
     ///
     /// Errors: those of reading and of [`Storage::commit`]; what was written before stays so.
-    /// Damage of a page is returned when the others are done.
+    /// Damage of a page is returned when the others are done. What is below a damaged index page of
+    /// a higher level is left out.
     pub fn limit_mapping(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
-        self.mapping.give_back_room();
+        self.mapping.shrink();
         let most = self.options.mapping_bytes;
         if self.book_mapping() <= most {
             return Ok(());
         }
-        let mut crowded = self.mapped_leaves()?;
+        let (mut crowded, mut failed) = self.mapped_leaves()?;
         crowded.sort_unstable_by(|a, b| b.cmp(a));
-        let mut failed = None;
-        for some in crowded.chunks(PAGES_BETWEEN_LOOKS) {
-            for (_, low) in some {
+        for batch in crowded.chunks(PAGES_BETWEEN_CHECKS) {
+            for (_, low) in batch {
                 if !goes_on() {
                     break;
                 }
@@ -39,7 +43,7 @@ impl Storage {
                     renamed => renamed?,
                 }
             }
-            self.mapping.give_back_room();
+            self.mapping.shrink();
             if self.book_mapping() <= most / 5 * 4 {
                 break;
             }
@@ -54,23 +58,42 @@ impl Storage {
         memory
     }
 
-    /// Returns, for each index page above leaves that the table has, their number and a key below
-    /// it.
-    fn mapped_leaves(&self) -> Result<Vec<(u64, Vec<u8>)>> {
+    /// Returns one pair for each index page of level 1 with leaves in the table: the number of
+    /// these leaves, and a key below the index page. If an index page is damaged, returns its
+    /// error, and the pairs without what is below it.
+    fn mapped_leaves(&self) -> Result<(MappedLeaves, Option<Error>)> {
         let view = self.view();
-        let mut found = Vec::new();
-        let mut low = Some(Vec::new()).filter(|_| view.root.level > 0);
-        while let Some(key) = low {
-            let path = self.path(&view, &key)?;
-            let page = &path.steps.last().expect("the root is an index page").page;
-            let leaves = (0..page.count()).map(|i| page.child(i));
-            let is_mapped = |leaf: &PageId| self.mapping.has(*leaf);
-            let leaves = leaves.filter(is_mapped).count() as u64;
-            if leaves > 0 {
-                found.push((leaves, key));
+        let (mut found, mut failed) = (MappedLeaves::new(), None);
+        // Index pages, with their smallest keys.
+        let mut unvisited = vec![(view.root.id, view.root.level, Vec::new())];
+        while let Some((key, level, low)) = unvisited.pop() {
+            if level == 0 {
+                continue;
             }
-            low = path.end_of_parent();
+            let page = match self.index_page(&view, key, level) {
+                Ok(page) => page,
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    failed = failed.or(Some(e));
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            let children = (0..page.count()).map(|i| page.child(i));
+            if level > 1 {
+                let lows = (0..page.count()).map(|i| page.key(i));
+                unvisited.extend(
+                    children
+                        .zip(lows)
+                        .map(|(child, low)| (child, level - 1, low)),
+                );
+                continue;
+            }
+            let is_mapped = |leaf: &PageId| self.mapping.has_live_page(*leaf);
+            let leaves = children.filter(is_mapped).count() as u64;
+            if leaves > 0 {
+                found.push((leaves, low));
+            }
         }
-        Ok(found)
+        Ok((found, failed))
     }
 }

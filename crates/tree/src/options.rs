@@ -26,25 +26,28 @@ pub struct TreeOptions {
     pub block_bytes: usize,
     /// Bytes of an extent, 4 KiB to 1 GiB. Default 64 MiB.
     pub extent_bytes: u64,
-    /// A leaf with this many delta pages is compacted. 2 to 64, default 8. The paper has 4 (section
-    /// 6.2), and writes more (decision 0042).
+    /// A leaf or an index page with this many delta pages is compacted. 2 to 64, default 8. The
+    /// paper has 4 (section 6.2), and writes more (decision 0042).
     pub max_deltas: usize,
     /// A compaction rewrites the base page if the delta pages have at least this many bytes for
     /// each byte of the base page. 0 to 100, default 0.5. The paper has 0.25 (section 4.1.2), and
     /// writes more (decision 0042).
     pub overwrite_ratio: f64,
-    /// A user checkpoint writes a delta page for each leaf that it changes if these have at least
-    /// so many bytes, on average over the changed leaves below an index page. Smaller changes
-    /// become one delta page of the index page, for all leaves below it, and go down to the leaves
-    /// when they are enough. So a tree of any size has few delta pages. `None`, the default, is 2
-    /// KiB, or an eighth of a page if that is less. 0: each changed leaf gets a delta page.
+    /// Least bytes of changes for each changed leaf below an index page, on average. If there are
+    /// fewer, a user checkpoint writes one delta page of the index page instead of one for each
+    /// leaf, so that a tree of any size has few delta pages. While an index page has delta pages,
+    /// all changes below it go there. A single changed leaf always gets a delta page of its own,
+    /// and the first user checkpoint with small changes still writes to the leaves. `None`, the
+    /// default, is 2 KiB or an eighth of a page, the smaller of the two. 0: always delta pages of
+    /// leaves.
     pub leaf_delta_bytes: Option<usize>,
     /// Bytes that merges of leaves without recent changes may write for each byte that user
     /// checkpoints write. 0 to 100, default 0.25. 0: such leaves keep their delta pages until
     /// readers have paid for their merge.
     pub cold_merge_ratio: f64,
-    /// Most bytes of memory of the page mapping table, any number. Maintenance writes pages again
-    /// until it has less, but for what old snapshots need. Default 16 MiB.
+    /// Most bytes of memory of the page mapping table, any number. Above it, maintenance rewrites
+    /// leaves and their index pages, so that the leaves need no entry in the table. Entries of
+    /// index pages, and those that only old snapshots need, stay. Default 16 MiB.
     pub mapping_bytes: u64,
     /// Compression of pages. Default LZ4.
     pub compression: Compression,
@@ -55,10 +58,10 @@ pub struct TreeOptions {
     /// garbage, 0.05 to 1. It is larger than `base_garbage` because delta pages become garbage
     /// soon. Default 0.75.
     pub delta_garbage: f64,
-    /// Bytes of the files of pages for each byte of pages in use, 1.05 to 100. Above it, and above
-    /// two extents more, the extents with most garbage are collected, whatever the fraction of it.
-    /// Default 1.5. Pages in use also have values that newer delta pages hide, of which a leaf may
-    /// have [`TreeOptions::overwrite_ratio`].
+    /// Most bytes of extents for each byte of pages in use, plus two extents. 1.05 to 100, default
+    /// 1.5. Above this bound, garbage collection rewrites the extents with the largest fraction of
+    /// garbage, even below `base_garbage` and `delta_garbage`. Extents without a page in use do not
+    /// count. Values that newer delta pages hide count as in use.
     pub max_space_amp: f64,
     /// Bytes of the system log that make a system checkpoint due, any number. Default 16 MiB.
     pub checkpoint_bytes: u64,

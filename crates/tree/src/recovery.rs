@@ -275,8 +275,8 @@ impl Storage {
         for key in old {
             self.mapping.prune(key, &[time]);
         }
-        if self.mapping.has_index_deltas() {
-            self.checkpoints.widen();
+        if self.mapping.any_index_deltas() {
+            self.checkpoints.allow_index_deltas();
         }
         self.book_mapping();
         self.forget_erased();

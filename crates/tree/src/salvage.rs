@@ -214,7 +214,7 @@ impl Walk<'_> {
         low: Option<&Vec<u8>>,
         high: Option<&Vec<u8>>,
     ) -> Result<()> {
-        let first = if pages.is_index { OF_INDEX } else { 1 };
+        let first = if pages.has_index_deltas { OF_INDEX } else { 1 };
         for (rank, delta) in (first..).zip(&pages.deltas) {
             self.page(StreamKind::Delta, delta, rank, (low, high))?;
         }
@@ -274,7 +274,7 @@ impl Walk<'_> {
         });
         others.sort_unstable_by_key(|(key, _)| *key);
         for (_, pages) in others {
-            match pages.is_index {
+            match pages.has_index_deltas {
                 true => self.deltas(&pages, None, None)?,
                 false => self.leaf(&pages, None, None)?,
             }

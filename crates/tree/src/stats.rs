@@ -61,9 +61,11 @@ pub struct PageTreeStats {
     pub system_log_bytes_written: u64,
     /// Number of system checkpoints that were taken.
     pub system_checkpoints: u64,
-    /// Leaves that were merged because readers have paid for it, since the tree was opened.
+    /// Number of leaves and index pages that were chosen for a merge because readers had paid for
+    /// it, since the tree was opened.
     pub leaves_merged_for_readers: u64,
-    /// Leaves that were merged because they did not change any more, since the tree was opened.
+    /// Number of leaves that were chosen for a merge because they were cold, since the tree was
+    /// opened.
     pub cold_leaves_merged: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The storage tier: the page tree on two streams, and the commit of system transactions.
 
-use crate::checkpoint_gate::{CheckpointGate, CheckpointGuard};
+use crate::checkpoint_lock::{CheckpointGuard, CheckpointLock};
 use crate::cold_leaves::ColdLeaves;
 use crate::entries::{DroppedEntry, EntryDecision, is_delete};
 use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
@@ -123,7 +123,7 @@ pub(crate) struct Storage {
     /// Held by the one transaction that changes base pages: a compaction or a collection.
     pub maintenance: Mutex<()>,
     /// Held by user checkpoints.
-    pub checkpoints: CheckpointGate,
+    pub checkpoints: CheckpointLock,
     /// Held by the one thread that erases extents.
     erasing: Mutex<()>,
     commit: Mutex<Commit>,
@@ -180,7 +180,7 @@ impl Storage {
             mapping: MappingTable::new(),
             mapping_memory: named("Storage::mapping_memory", Mutex::new(mapping_memory)),
             maintenance: named("Storage::maintenance", Mutex::new(())),
-            checkpoints: CheckpointGate::default(),
+            checkpoints: CheckpointLock::default(),
             erasing: named("Storage::erasing", Mutex::new(())),
             commit: named("Storage::commit", Mutex::new(commit)),
             written: WriteCounters::default(),

@@ -2,7 +2,7 @@
 //! keys (ArkDB, section 4.1.2), or of the index pages above, if they are few for each leaf
 //! (decision 0048). In an empty tree they become base pages at once.
 
-use crate::checkpoint_gate::CheckpointGuard;
+use crate::checkpoint_lock::CheckpointGuard;
 use crate::compaction::Compaction;
 use crate::entries::SortedEntries;
 use crate::mapping::Change;
@@ -24,54 +24,54 @@ const INDEX_DELTA_BYTES: usize = 1 << 20;
 
 /// Where the changes below an index page go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
+enum DeltaTarget {
     Undecided,
     Leaves,
     Index,
 }
 
-/// Changes that are spread over the pages of the tree, in the order of their keys.
-struct Spread<'a> {
+/// Changes that are changed over the pages of the tree, in the order of their keys.
+struct CheckpointWriter<'a> {
     storage: &'a Storage,
     writer: PageWriter<'a>,
     /// The page of each delta page of the writer, and whether it is an index page.
     targets: Vec<(PageId, bool)>,
     number: u64,
-    is_alone: bool,
+    is_exclusive: bool,
     /// The index page above the current leaf. Without one, the leaf is the root.
     parent: Option<PageId>,
     /// True once there is a current leaf.
     has_leaf: bool,
-    level: Level,
+    target: DeltaTarget,
     leaf: PageId,
     /// Changes of the current leaf.
     builder: PageBuilder,
-    /// Leaves below the index page with their changes, which are not decided about.
+    /// Leaves below the index page with their changes, whose target is not chosen yet.
     waiting: Vec<(PageId, PageBuilder)>,
     waiting_bytes: usize,
     /// Changes for the delta page of the index page.
-    of_index: PageBuilder,
+    index_delta: PageBuilder,
     /// Delta pages of leaves so far, and their bytes before compression.
-    of_leaves: (usize, usize),
+    leaf_deltas: (usize, usize),
 }
 
-impl<'a> Spread<'a> {
-    fn new(storage: &'a Storage, number: u64, is_alone: bool) -> Spread<'a> {
-        Spread {
+impl<'a> CheckpointWriter<'a> {
+    fn new(storage: &'a Storage, number: u64, is_exclusive: bool) -> CheckpointWriter<'a> {
+        CheckpointWriter {
             storage,
             writer: PageWriter::new(storage, StreamKind::Delta),
             targets: Vec::new(),
             number,
-            is_alone,
+            is_exclusive,
             parent: None,
             has_leaf: false,
-            level: Level::Leaves,
+            target: DeltaTarget::Leaves,
             leaf: PageId::NONE,
-            builder: Spread::builder(number),
+            builder: CheckpointWriter::builder(number),
             waiting: Vec::new(),
             waiting_bytes: 0,
-            of_index: Spread::builder(number),
-            of_leaves: (0, 0),
+            index_delta: CheckpointWriter::builder(number),
+            leaf_deltas: (0, 0),
         }
     }
 
@@ -82,22 +82,22 @@ impl<'a> Spread<'a> {
     }
 
     /// Ends the changes of the current leaf: the next ones are of the leaf at the end of a path.
-    fn enter(&mut self, view: &View, path: &Path) -> Result<()> {
-        self.end_piece()?;
+    fn begin_leaf(&mut self, view: &View, path: &Path) -> Result<()> {
+        self.flush_leaf()?;
         let parent = path.steps.last().map(|step| step.key);
         if !std::mem::replace(&mut self.has_leaf, true) || parent != self.parent {
-            self.end_index()?;
+            self.end_index_page()?;
             self.parent = parent;
-            self.level = match parent {
-                Some(parent) if self.is_alone => {
+            self.target = match parent {
+                Some(parent) if self.is_exclusive => {
                     let deltas = &self.storage.pages_of(view, parent)?.deltas;
                     match deltas.is_empty() {
-                        true => Level::Undecided,
+                        true => DeltaTarget::Undecided,
                         // What the leaves get would be hidden.
-                        false => Level::Index,
+                        false => DeltaTarget::Index,
                     }
                 }
-                _ => Level::Leaves,
+                _ => DeltaTarget::Leaves,
             };
         }
         self.leaf = path.leaf;
@@ -107,22 +107,22 @@ impl<'a> Spread<'a> {
     fn add(&mut self, key: &[u8], kind: u8, value: &[u8]) -> Result<()> {
         self.builder.add(key, kind, value);
         match self.builder.len_estimate() >= self.storage.options.page_bytes {
-            true => self.end_piece(),
+            true => self.flush_leaf(),
             false => Ok(()),
         }
     }
 
     /// Passes on the changes of the current leaf so far.
-    fn end_piece(&mut self) -> Result<()> {
+    fn flush_leaf(&mut self) -> Result<()> {
         if self.builder.is_empty() {
             return Ok(());
         }
-        let fresh = Spread::builder(self.number);
+        let fresh = CheckpointWriter::builder(self.number);
         let piece = std::mem::replace(&mut self.builder, fresh);
-        match self.level {
-            Level::Leaves => self.write(self.leaf, false, piece),
-            Level::Index => self.add_to_index(piece),
-            Level::Undecided => {
+        match self.target {
+            DeltaTarget::Leaves => self.write(self.leaf, false, piece),
+            DeltaTarget::Index => self.add_to_index(piece),
+            DeltaTarget::Undecided => {
                 self.waiting_bytes += piece.len_estimate();
                 self.waiting.push((self.leaf, piece));
                 match self.waiting_bytes >= DECIDING_BYTES {
@@ -139,10 +139,10 @@ impl<'a> Spread<'a> {
         leaves.dedup();
         let least = leaves.len() * self.storage.options.least_leaf_delta();
         let is_small = leaves.len() > 1 && self.waiting_bytes < least;
-        self.level = if is_small {
-            Level::Index
+        self.target = if is_small {
+            DeltaTarget::Index
         } else {
-            Level::Leaves
+            DeltaTarget::Leaves
         };
         self.waiting_bytes = 0;
         for (leaf, piece) in std::mem::take(&mut self.waiting) {
@@ -155,28 +155,28 @@ impl<'a> Spread<'a> {
     }
 
     fn add_to_index(&mut self, mut piece: PageBuilder) -> Result<()> {
-        self.of_index.append(&mut piece);
-        match self.of_index.len_estimate() >= INDEX_DELTA_BYTES {
+        self.index_delta.append(&mut piece);
+        match self.index_delta.len_estimate() >= INDEX_DELTA_BYTES {
             true => self.write_index(),
             false => Ok(()),
         }
     }
 
     fn write_index(&mut self) -> Result<()> {
-        if self.of_index.is_empty() {
+        if self.index_delta.is_empty() {
             return Ok(());
         }
         let parent = self
             .parent
-            .expect("a leaf without an index page is decided about");
-        let fresh = Spread::builder(self.number);
-        let page = std::mem::replace(&mut self.of_index, fresh);
+            .expect("changes for an index page have a parent");
+        let fresh = CheckpointWriter::builder(self.number);
+        let page = std::mem::replace(&mut self.index_delta, fresh);
         self.write(parent, true, page)
     }
 
     /// Ends the changes below the index page.
-    fn end_index(&mut self) -> Result<()> {
-        if self.level == Level::Undecided {
+    fn end_index_page(&mut self) -> Result<()> {
+        if self.target == DeltaTarget::Undecided {
             self.decide()?;
         }
         self.write_index()
@@ -184,8 +184,8 @@ impl<'a> Spread<'a> {
 
     fn write(&mut self, of: PageId, is_index: bool, mut page: PageBuilder) -> Result<()> {
         if !is_index && self.parent.is_some() {
-            self.of_leaves.0 += 1;
-            self.of_leaves.1 += page.len_estimate();
+            self.leaf_deltas.0 += 1;
+            self.leaf_deltas.1 += page.len_estimate();
         }
         self.writer.add(&mut page, PageId::NONE)?;
         self.targets.push((of, is_index));
@@ -194,11 +194,11 @@ impl<'a> Spread<'a> {
 
     /// Returns the transaction, and the writer of its pages.
     fn finish(mut self) -> Result<(SystemTx, PageWriter<'a>)> {
-        self.end_piece()?;
-        self.end_index()?;
-        let (pages, bytes) = self.of_leaves;
+        self.flush_leaf()?;
+        self.end_index_page()?;
+        let (pages, bytes) = self.leaf_deltas;
         if pages > 1 && bytes < pages * self.storage.options.least_leaf_delta() {
-            self.storage.checkpoints.widen();
+            self.storage.checkpoints.allow_index_deltas();
         }
         let changes = self.targets.into_iter().zip(self.writer.finish()?);
         let changes = changes.map(|((key, to_index), delta)| Change::Append {
@@ -237,7 +237,8 @@ impl Storage {
             });
         }
         let number = self.checkpoint_number(&view);
-        let mut spread = Spread::new(self, number, matches!(guard, CheckpointGuard::Alone(_)));
+        let mut changed =
+            CheckpointWriter::new(self, number, matches!(guard, CheckpointGuard::Exclusive(_)));
         // The first key behind the current leaf.
         let mut end: Option<Option<Vec<u8>>> = None;
         while changes.advance()? {
@@ -245,12 +246,12 @@ impl Storage {
             let is_inside = |end: &Option<Vec<u8>>| end.as_deref().is_none_or(|end| key < end);
             if !end.as_ref().is_some_and(is_inside) {
                 let path = self.path(&view, key)?;
-                spread.enter(&view, &path)?;
+                changed.begin_leaf(&view, &path)?;
                 end = Some(path.end());
             }
-            spread.add(key, kind, value)?;
+            changed.add(key, kind, value)?;
         }
-        let (tx, writer) = spread.finish()?;
+        let (tx, writer) = changed.finish()?;
         Ok(Prepared {
             tx: SystemTx { note, ..tx },
             view,

@@ -108,25 +108,27 @@ fn node_text(node: &InspectedNode, number: u64) -> String {
     if node.id != node.base.position {
         let _ = writeln!(text, "  id     {}", node.id);
     }
-    let mut add = |name: &str, page: &InspectedPage| {
-        let _ = writeln!(text, "  {name:<6} {}", page_text(page, node.level));
+    let mut add = |name: &str, page: &InspectedPage, has_children: bool| {
+        let _ = writeln!(text, "  {name:<6} {}", page_text(page, has_children));
         let entries = page.content.iter().flat_map(|content| &content.entries);
         for entry in entries {
             let _ = writeln!(text, "    {}", entry_text(entry));
         }
     };
-    add("base", &node.base);
-    node.deltas.iter().for_each(|page| add("delta", page));
+    add("base", &node.base, node.level > 0);
+    for page in &node.deltas {
+        add("delta", page, false);
+    }
     text
 }
 
-fn page_text(page: &InspectedPage, level: u8) -> String {
+fn page_text(page: &InspectedPage, has_children: bool) -> String {
     let content = match &page.content {
         Err(e) => return format!("{}: DAMAGED: {e}", page.position),
         Ok(content) => content,
     };
     let raw = human_bytes(content.raw_bytes);
-    if level > 0 {
+    if has_children {
         let children = count(content.count, "child", "children");
         return format!("{}: {children}, {raw} before compression", page.position);
     }
@@ -184,15 +186,16 @@ fn entry_text(entry: &PageEntry) -> String {
 }
 
 fn node_json(family: &str, node: &InspectedNode, with_entries: bool) -> Value {
-    let page = |page: &InspectedPage| page_json(page, with_entries && node.level == 0);
-    let deltas: Vec<Value> = node.deltas.iter().map(page).collect();
+    let base = page_json(&node.base, with_entries && node.level == 0);
+    let deltas = node.deltas.iter();
+    let deltas: Vec<Value> = deltas.map(|page| page_json(page, with_entries)).collect();
     let kind = match node.level {
         0 => "leaf",
         _ => "index",
     };
     json!({
         "family": family, "node": kind, "level": node.level, "keys": range_json(&node.keys),
-        "id": position_json(&node.id), "is_mapped": node.is_mapped, "base": page(&node.base), "deltas": deltas,
+        "id": position_json(&node.id), "is_mapped": node.is_mapped, "base": base, "deltas": deltas,
     })
 }
 

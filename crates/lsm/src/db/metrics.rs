@@ -225,7 +225,7 @@ const PAGE_GAUGES: &[PageRow] = &[
     ),
     (
         "pages_due_leaves",
-        "Leaves that are due for a compaction.",
+        "Leaves and index pages that are due for a compaction.",
         |p| p.due_leaves,
     ),
     (
@@ -307,12 +307,12 @@ const PAGE_COUNTERS: &[PageRow] = &[
     ),
     (
         "pages_leaves_merged_for_readers_total",
-        "Leaves that were merged because readers have paid for it.",
+        "Leaves and index pages that were chosen for a merge because readers had paid for it.",
         |p| p.leaves_merged_for_readers,
     ),
     (
         "pages_cold_leaves_merged_total",
-        "Leaves that were merged because they did not change any more.",
+        "Cold leaves that were chosen for a merge.",
         |p| p.cold_leaves_merged,
     ),
 ];

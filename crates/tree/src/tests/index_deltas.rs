@@ -131,7 +131,7 @@ fn few_changes_for_each_leaf_become_one_delta_page_of_the_index_page() {
     const KEYS: usize = 2000;
     let (tree, mut content) = filled(KEYS, 150);
     let leaves = tree.count_leaves(&tree.snapshot()).unwrap();
-    // The tree learns from it that its leaves get few changes.
+    // The first small user checkpoint goes to the leaves, and allows delta pages of index pages.
     change(&tree, &mut content, 0, 9, b'b');
     assert!(tree.stats().leaves_with_deltas > leaves / 2);
     tree.maintain().unwrap();
@@ -187,8 +187,8 @@ fn few_changes_for_each_leaf_become_one_delta_page_of_the_index_page() {
     tree.close().unwrap();
 }
 
-/// Small changes go behind each other although threads write at once: a delta page of an index page
-/// hides what the leaves get.
+/// User checkpoints with small changes run one at a time, even if several threads write: a delta
+/// page of an index page hides what the leaves get.
 #[test]
 fn threads_with_few_changes_write_one_after_the_other() {
     const KEYS: usize = 600;
