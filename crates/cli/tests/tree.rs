@@ -6,6 +6,8 @@
 )]
 
 mod harness;
+use basalt::fs::{HostFs, HostOptions};
+use basalt::{Db, Env, FamilyOptions, Options, TreeOptions, WriteOptions};
 use harness::{Ran, Scratch, ended, json, tree};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -297,6 +299,62 @@ fn an_explanation_says_what_a_read_visits() {
             && shown.contains("A read finds no value."),
         "{shown}"
     );
+}
+
+/// Changes of a few keys of many leaves are in a delta page of the index page. It has entries, and
+/// no children.
+#[test]
+fn delta_pages_of_index_pages_are_shown() {
+    let s = Scratch::new("tree-index-deltas");
+    let path = s.path("db");
+    let env = Env::builder(HostFs::new(HostOptions::new(&path)).unwrap()).build();
+    let pages = TreeOptions::default()
+        .page_bytes(4096)
+        .leaf_delta_bytes(Some(2000));
+    let family = FamilyOptions::default().pages(Some(pages));
+    let options = Options::default().default_family(family);
+    let db = Db::open(&env, &path, options).unwrap();
+    let default = db.default_family();
+    for (step, text) in [(1, 0), (50, 1), (50, 2)] {
+        for n in (0..500).step_by(step) {
+            let value = value(n + text);
+            let key = format!("k{n:04}");
+            let free = WriteOptions::UNSYNCED;
+            db.put(&default, key.as_bytes(), value.as_bytes(), &free)
+                .unwrap();
+        }
+        db.flush().unwrap();
+    }
+    db.close().unwrap();
+
+    let all = dump(&s, &["--family", "default", "--entries"]);
+    let index = nodes(&all, "default", "index");
+    let deltas: Vec<&Value> = (index.iter())
+        .flat_map(|node| node["deltas"].as_array().unwrap())
+        .collect();
+    let entries = deltas
+        .iter()
+        .map(|delta| delta["entries"].as_u64().unwrap());
+    assert_eq!(entries.sum::<u64>(), 10, "{index:#?}");
+    assert_eq!(deltas[0]["list"][0]["value"], value(2), "{index:#?}");
+    let shown = text(run(&s, &["dump", "db", "--family", "default"]));
+    assert!(shown.contains("  delta  "), "{shown}");
+    let of_delta = shown.lines().filter(|line| line.contains("  delta  "));
+    assert!(
+        of_delta.into_iter().all(|line| line.contains("entr")),
+        "{shown}"
+    );
+
+    let explained = text(run(&s, &["explain", "db", "--family", "default", "k0050"]));
+    let of_index = "delta page of the index page";
+    assert!(explained.contains(of_index), "{explained}");
+    let explained = run(
+        &s,
+        &["explain", "db", "--family", "default", "k0050", "--json"],
+    );
+    let explained = text(explained);
+    assert!(explained.contains("index_delta"), "{explained}");
+    s.run_plain(["tree", "check", "db"]).ok();
 }
 
 #[test]

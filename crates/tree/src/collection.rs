@@ -297,7 +297,7 @@ impl Storage {
             if leaves.is_empty() {
                 break;
             }
-            failed = failed.or(self.merge_or_skip(&leaves)?);
+            failed = failed.or(self.merge_or_skip(&leaves, goes_on)?);
             self.written.count_merges(leaves.len(), 0);
         }
         failed.map_or(Ok(()), Err)
@@ -329,7 +329,7 @@ impl Storage {
             if leaves.is_empty() {
                 break;
             }
-            failed = failed.or(self.merge_or_skip(&leaves)?);
+            failed = failed.or(self.merge_or_skip(&leaves, goes_on)?);
             self.cold.spend(bytes);
             budget -= bytes;
             self.written.count_merges(0, leaves.len());
@@ -339,12 +339,16 @@ impl Storage {
 
     /// Merges the pages of leaves. One that cannot be read keeps no other one from its merge:
     /// returns the error of the first such leaf.
-    pub fn merge_or_skip(&self, leaves: &[PageId]) -> Result<Option<Error>> {
+    pub fn merge_or_skip(
+        &self,
+        leaves: &[PageId],
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Option<Error>> {
         let mut failed = None;
-        match self.merge_leaves(leaves) {
+        match self.merge_leaves(leaves, goes_on) {
             Err(e) if e.kind() == ErrorKind::Corruption => {
                 for leaf in leaves {
-                    match self.merge_leaves(&[*leaf]) {
+                    match self.merge_leaves(&[*leaf], goes_on) {
                         Err(e) if e.kind() == ErrorKind::Corruption => {
                             failed = failed.or(Some(e));
                         }
@@ -357,7 +361,7 @@ impl Storage {
         Ok(failed)
     }
 
-    fn merge_leaves(&self, leaves: &[PageId]) -> Result<()> {
+    fn merge_leaves(&self, leaves: &[PageId], goes_on: &dyn Fn() -> bool) -> Result<()> {
         let maintenance = self.maintenance.lock();
         let view = self.view();
         let mut to_split = Vec::new();
@@ -411,6 +415,9 @@ impl Storage {
         }
         drop((writer, view, maintenance));
         for key in to_split {
+            if !goes_on() {
+                break;
+            }
             self.rewrite_around(key)?;
         }
         Ok(())

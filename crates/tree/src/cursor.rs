@@ -175,8 +175,8 @@ const MOST_AHEAD: usize = 64;
 /// one comparison finds that it stays the first one.
 const FEW_SOURCES: usize = 16;
 
-/// Bytes of blocks that the first read of a scan brings. For the device, they cost about as much as
-/// one block.
+/// Most bytes of blocks that the first read of a scan brings, up to a quarter of a page. For the
+/// device, they cost about as much as one block.
 const FIRST_READ: usize = 16 << 10;
 
 /// The merged entries of a leaf: of several entries of a key, the newest one.
@@ -341,25 +341,24 @@ impl LeafCursor {
     fn load_next(&mut self, storage: &Storage, of: &[usize], forward: bool) -> Result<()> {
         let largest = self.sources.iter().map(|source| source.used_blocks().len());
         let largest = largest.max().unwrap_or(1);
-        let mut blocks: SmallVec<[(usize, Range<usize>); 8]> = SmallVec::new();
-        for i in of {
-            if let Some(block) = self.sources[*i].missing(forward) {
-                let source = &self.sources[*i];
-                // Of a small page, a scan needs fewer blocks.
-                let ahead = (self.ahead * source.used_blocks().len()).div_ceil(largest.max(1));
-                blocks.push((*i, source.ahead(block, ahead, forward)));
+        // A border at the end of a loaded block leads to the next one.
+        loop {
+            let mut blocks: SmallVec<[(usize, Range<usize>); 8]> = SmallVec::new();
+            for i in of {
+                if let Some(block) = self.sources[*i].missing(forward) {
+                    let source = &self.sources[*i];
+                    // Of a small page, a scan needs fewer blocks.
+                    let ahead = (self.ahead * source.used_blocks().len()).div_ceil(largest.max(1));
+                    blocks.push((*i, source.ahead(block, ahead, forward)));
+                }
             }
+            if blocks.is_empty() {
+                return Ok(());
+            }
+            let mut parts = PartReads::new(storage, true);
+            self.load(&mut parts, &blocks)?;
+            self.note_reads(&parts);
         }
-        if blocks.is_empty() {
-            return Ok(());
-        }
-        let mut parts = PartReads::new(storage, true);
-        self.load(&mut parts, &blocks)?;
-        self.note_reads(&parts);
-        for (i, _) in blocks {
-            self.sources[i].missing(forward);
-        }
-        Ok(())
     }
 
     /// Returns the number of the newest user checkpoint whose changes the pages have.
@@ -370,7 +369,8 @@ impl LeafCursor {
     /// Moves to before the first key that is not below `key`.
     pub fn seek(&mut self, storage: &Storage, key: &[u8]) -> Result<()> {
         self.moved();
-        let most = (FIRST_READ / storage.options.block_bytes).max(1);
+        let first = FIRST_READ.min(storage.options.page_bytes / 4);
+        let most = (first / storage.options.block_bytes).max(1);
         let sources = self.sources.iter().enumerate();
         let blocks = sources.map(|(i, source)| (i, source.first_blocks(key, most)));
         let blocks: SmallVec<[(usize, Range<usize>); 8]> = blocks.collect();

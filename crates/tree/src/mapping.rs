@@ -167,6 +167,8 @@ pub(crate) struct Effects {
 pub(crate) struct ChainSums {
     /// Bytes of memory, about.
     pub memory: u64,
+    /// Bytes of memory without the versions that only older readers need, about.
+    pub newest_memory: u64,
     /// Leaves that have delta pages.
     pub leaves: u64,
     /// Index pages that have delta pages, and the bytes of those.
@@ -363,13 +365,19 @@ impl MappingTable {
         for shard in &self.shards {
             let shard = shard.read();
             // A hash map has one more byte for each place.
-            sums.memory += (shard.capacity() * (size_of::<(PageId, Chain)>() + 1)) as u64;
+            let room = (shard.capacity() * (size_of::<(PageId, Chain)>() + 1)) as u64;
+            sums.memory += room;
+            let mut live = 0;
             for chain in shard.values() {
-                sums.memory += chain_memory(chain);
+                let versions = chain_memory(chain);
+                sums.memory += versions;
                 if let Some(State::Live(pages)) = chain.last().map(|v| &v.state) {
                     sums.add(pages, due);
+                    sums.newest_memory += versions / chain.len() as u64;
+                    live += 1;
                 }
             }
+            sums.newest_memory += room * live / shard.len().max(1) as u64;
         }
         sums
     }

@@ -27,7 +27,9 @@ impl Storage {
     pub fn limit_mapping(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
         self.mapping.shrink();
         let most = self.options.mapping_bytes;
-        if self.book_mapping() <= most {
+        self.book_mapping();
+        // What older readers need counts when they are gone.
+        if self.mapping.sums(usize::MAX).newest_memory <= most || !goes_on() {
             return Ok(());
         }
         let (mut crowded, mut failed) = self.mapped_leaves()?;
@@ -35,7 +37,7 @@ impl Storage {
         for batch in crowded.chunks(PAGES_BETWEEN_CHECKS) {
             for (_, low) in batch {
                 if !goes_on() {
-                    break;
+                    return failed.map_or(Ok(()), Err);
                 }
                 match self.rename_leaves(low) {
                     // An index page that cannot be read keeps no other one from its turn.
@@ -44,7 +46,8 @@ impl Storage {
                 }
             }
             self.mapping.shrink();
-            if self.book_mapping() <= most / 5 * 4 {
+            self.book_mapping();
+            if self.mapping.sums(usize::MAX).newest_memory <= most / 5 * 4 {
                 break;
             }
         }
@@ -62,6 +65,8 @@ impl Storage {
     /// these leaves, and a key below the index page. If an index page is damaged, returns its
     /// error, and the pairs without what is below it.
     fn mapped_leaves(&self) -> Result<(MappedLeaves, Option<Error>)> {
+        // Without it, a rollback could take pages away that the view names.
+        let _maintenance = self.maintenance.lock();
         let view = self.view();
         let (mut found, mut failed) = (MappedLeaves::new(), None);
         // Index pages, with their smallest keys.

@@ -51,6 +51,8 @@ pub(crate) struct Source {
     high: Option<Arc<[u8]>>,
     /// Where the next entry is in its block, for the direction of the last [`Source::missing`].
     place: EntryPlace,
+    /// The entry that `place` is of.
+    placed: usize,
 }
 
 /// An entry of a source: its block, and its place in it.
@@ -72,6 +74,7 @@ impl Source {
             low: None,
             high: None,
             place: EntryPlace::default(),
+            placed: 0,
         }
     }
 
@@ -91,6 +94,7 @@ impl Source {
             low: None,
             high: None,
             place: EntryPlace::default(),
+            placed: 0,
         };
         source.narrow(low, high);
         source
@@ -181,25 +185,26 @@ impl Source {
                 (self.block, self.entries) = (block, self.entries_of(block));
             }
             self.place = self.loaded(self.block).place(next - self.entries.start);
-            if !self.moves_border(next, forward) {
+            self.placed = next;
+            if !self.moves_border() {
                 return None;
             }
         }
     }
 
-    /// Moves a border if the next entry is outside of it.
-    fn moves_border(&mut self, next: usize, forward: bool) -> bool {
+    /// Moves a border if the next entry is outside of it. The border is in the block of the entry,
+    /// because `begin` and `end` exclude the other blocks behind it.
+    fn moves_border(&mut self) -> bool {
         let is_below = |bound: &Arc<[u8]>| compare(self.next_key(), (bound, &[])).is_lt();
         if self.low.as_ref().is_some_and(is_below) {
             let low = self.low.take().expect("it was seen");
-            // The border is in this block.
-            self.begin = if forward { self.find(&low) } else { next + 1 };
+            self.begin = self.find(&low);
             self.at = self.at.max(self.begin);
             return true;
         }
         if self.high.as_ref().is_some_and(|high| !is_below(high)) {
             let high = self.high.take().expect("it was seen");
-            self.end = if forward { next } else { self.find(&high) };
+            self.end = self.find(&high);
             self.at = self.at.min(self.end);
             return true;
         }
@@ -212,11 +217,13 @@ impl Source {
 
     /// Returns the key of the next entry in the direction of the last [`Source::missing`].
     pub fn next_key(&self) -> (&[u8], &[u8]) {
+        debug_assert!(self.placed == self.at || self.placed + 1 == self.at);
         self.key((self.block, self.place))
     }
 
     /// Returns the next entry in the direction of the last [`Source::missing`].
     pub fn next_place(&self) -> PlaceInSource {
+        debug_assert!(self.placed == self.at || self.placed + 1 == self.at);
         (self.block, self.place)
     }
 
@@ -266,3 +273,6 @@ impl Source {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,8 +15,13 @@ fn key(n: usize) -> Vec<u8> {
 /// Returns a tree of many leaves without delta pages, and what it has. Changes of fewer bytes for a
 /// leaf than `least` go to index pages.
 fn filled(keys: usize, least: usize) -> (PageTree, Content) {
+    filled_with(keys, least, 16)
+}
+
+fn filled_with(keys: usize, least: usize, block_bytes: usize) -> (PageTree, Content) {
     let env = Env::for_tests(disk(1), 1);
     let options = TreeOptions {
+        block_bytes,
         max_deltas: 3,
         overwrite_ratio: 0.5,
         ..options()
@@ -88,17 +93,23 @@ fn check(tree: &PageTree, content: &Content, keys: usize) {
 /// Scans turn round anywhere: at the borders of leaves, too, where a delta page of the index page
 /// has keys of both.
 fn check_scans(tree: &PageTree, content: &Content, keys: usize) {
-    let random = Random::from_seed(3);
+    let random = Random::from_seed(content.len() as u64);
     let storage = &*tree.storage;
     let sorted: Vec<(&Vec<u8>, &Vec<u8>)> = content.iter().collect();
     let mut cursor = TreeCursor::at(storage, storage.view(), b"").unwrap();
-    for _ in 0..200 {
-        let from = key(random.below(keys as u64) as usize);
+    let mut last = 0;
+    for _ in 0..600 {
+        last = match random.one_in(2) {
+            true => random.below(keys as u64),
+            false => (last + 10).saturating_sub(random.below(20)),
+        };
+        let from = key(last as usize);
         // Between this entry and the one before.
         let mut at = sorted.partition_point(|(key, _)| **key < from);
         cursor.seek(&from).unwrap();
-        for _ in 0..random.below(40) {
-            let forward = random.one_in(2);
+        let mut forward = random.one_in(2);
+        for _ in 0..random.below(60) {
+            forward ^= random.one_in(12);
             let expected = match forward {
                 true => sorted.get(at),
                 false => at.checked_sub(1).map(|before| &sorted[before]),
@@ -128,8 +139,14 @@ fn check_scans(tree: &PageTree, content: &Content, keys: usize) {
 
 #[test]
 fn few_changes_for_each_leaf_become_one_delta_page_of_the_index_page() {
+    for block_bytes in [16, 64, 100, 200] {
+        few_changes(block_bytes);
+    }
+}
+
+fn few_changes(block_bytes: usize) {
     const KEYS: usize = 2000;
-    let (tree, mut content) = filled(KEYS, 150);
+    let (tree, mut content) = filled_with(KEYS, 150, block_bytes);
     let leaves = tree.count_leaves(&tree.snapshot()).unwrap();
     // The first small user checkpoint goes to the leaves, and allows delta pages of index pages.
     change(&tree, &mut content, 0, 9, b'b');
@@ -185,6 +202,50 @@ fn few_changes_for_each_leaf_become_one_delta_page_of_the_index_page() {
         );
     }
     tree.close().unwrap();
+}
+
+/// A scan that begins behind the border of a part, and then goes to before it, sees no key behind
+/// the border.
+#[test]
+fn a_seek_behind_the_border_of_a_part_does_not_move_it() {
+    for block_bytes in [16, 128, 1000] {
+        let random = Random::from_seed(5);
+        let (tree, mut content) = filled_with(600, 0, block_bytes);
+        let storage = &*tree.storage;
+        for round in 0..40 {
+            let from = random.below(500) as usize;
+            let put = |content: &mut Content, n: usize, value: Option<Vec<u8>>| match value {
+                Some(value) => drop(content.insert(key(n), value)),
+                None => drop(content.remove(&key(n))),
+            };
+            // The leaves grow. A compaction splits them while their next delta pages are written.
+            let grown: Vec<Vec<u8>> = (from..from + 100).map(key).collect();
+            let value = [b'w'; 60];
+            tree.write(grown.iter().map(|key| (&key[..], Some(&value[..]))))
+                .unwrap();
+            (from..from + 100).for_each(|n| put(&mut content, n, Some(value.to_vec())));
+            let value = [round as u8; 30];
+            let changed: Vec<usize> = (from..from + 100).step_by(2).collect();
+            let keys: Vec<Vec<u8>> = changed.iter().map(|n| key(*n)).collect();
+            let borrowed = keys.iter().map(|key| (&key[..], Some(&value[..])));
+            let mut checked = crate::entries::CheckedChanges::new(borrowed);
+            let prepared = storage.prepare_user_checkpoint(&mut checked, None).unwrap();
+            storage.rewrite_range(b"", None, &|| true).unwrap();
+            storage.commit_prepared(&prepared).unwrap();
+            drop(prepared);
+            (changed.iter()).for_each(|n| put(&mut content, *n, Some(value.to_vec())));
+            // Some of them become empty, and their neighbours take their keys.
+            for first in 0..3 {
+                let gone: Vec<usize> = (from + 30 + first..from + 70).step_by(3).collect();
+                let keys: Vec<Vec<u8>> = gone.iter().map(|n| key(*n)).collect();
+                tree.write(keys.iter().map(|key| (&key[..], None))).unwrap();
+                gone.iter().for_each(|n| put(&mut content, *n, None));
+            }
+            storage.compact(&|| true).unwrap();
+            check_scans(&tree, &content, 600 + round);
+        }
+        tree.close().unwrap();
+    }
 }
 
 /// User checkpoints with small changes run one at a time, even if several threads write: a delta
