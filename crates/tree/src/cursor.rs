@@ -584,20 +584,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
 
     /// Moves to behind the last key.
     pub fn seek_to_end(&mut self) -> Result<()> {
-        let mut at = self.view.root.id;
-        let mut steps = Vec::with_capacity(self.view.root.level as usize);
-        for level in (1..=self.view.root.level).rev() {
-            let page = self.storage.index_page(&self.view, at, level)?;
-            let child = page.count() - 1;
-            let below = page.child(child);
-            steps.push(Step {
-                key: at,
-                page,
-                child,
-            });
-            at = below;
-        }
-        let path = Path { steps, leaf: at };
+        let path = self.storage.path_to_end(&self.view)?;
         let pages = self.storage.leaf_pages(&self.view, &path)?;
         self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
         self.path = path;

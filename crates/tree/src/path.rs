@@ -48,11 +48,21 @@ impl Path {
 impl Storage {
     /// Returns the way to the leaf that has a key in a view.
     pub fn path(&self, view: &View, key: &[u8]) -> Result<Path> {
+        self.path_by(view, |page| page.child_of(key))
+    }
+
+    /// Returns the way to the last leaf in a view.
+    pub fn path_to_end(&self, view: &View) -> Result<Path> {
+        self.path_by(view, |page| page.count() - 1)
+    }
+
+    /// Returns the way that goes on with the child that `choose` returns for each index page.
+    fn path_by(&self, view: &View, choose: impl Fn(&Page) -> usize) -> Result<Path> {
         let mut at = view.root.id;
         let mut steps = Vec::with_capacity(view.root.level as usize);
         for level in (1..=view.root.level).rev() {
             let page = self.index_page(view, at, level)?;
-            let child = page.child_of(key);
+            let child = choose(&page);
             let below = page.child(child);
             steps.push(Step {
                 key: at,

@@ -204,10 +204,10 @@ fn few_changes(block_bytes: usize) {
     tree.close().unwrap();
 }
 
-/// A scan that begins behind the border of a part, and then goes to before it, sees no key behind
-/// the border.
+/// Scans are right where a compaction has split leaves while their delta pages were written, and
+/// where leaves became empty since. The borders of parts alone are tested in `page_source`.
 #[test]
-fn a_seek_behind_the_border_of_a_part_does_not_move_it() {
+fn scans_are_right_where_leaves_were_split_and_emptied() {
     for block_bytes in [16, 128, 1000] {
         let random = Random::from_seed(5);
         let (tree, mut content) = filled_with(600, 0, block_bytes);
