@@ -17,6 +17,7 @@ mod mace;
 mod redb;
 #[cfg(feature = "peer-rocksdb")]
 mod rocksdb;
+mod tree_option;
 
 use crate::Stop;
 use crate::flags::Switch;
@@ -31,6 +32,7 @@ pub(crate) use basalt::environment;
 pub use budget::{Budget, Compression, StoreUse};
 #[cfg(feature = "peer-rocksdb")]
 pub(crate) use rocksdb::options_file;
+pub use tree_option::TreeOption;
 
 /// The engines of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -137,6 +137,7 @@ pub fn common_config(c: &Common, fs: &basalt::fs::FsInfo) -> Value {
         "seed": c.seed, "compressible": c.compressible, "memory_bytes": b.memory, "cache_bytes": b.cache,
         "write_buffer_bytes": b.write_buffer, "background_threads": b.background_threads,
         "filter_bits": b.filter_bits, "block_size": b.block_bytes(), "rocksdb_options": b.rocksdb_options,
+        "tree_options": b.tree_options.iter().map(|o| o.as_str()).collect::<Vec<_>>(),
         "compression": format!("{:?}", b.compression).to_lowercase(), "sync": on(c.sync),
         "debug_build": cfg!(debug_assertions),
     })

@@ -52,6 +52,9 @@ impl Basalt {
         if let Some(bytes) = budget.checkpoint_bytes {
             pages = pages.checkpoint_bytes(bytes);
         }
+        for option in &budget.tree_options {
+            pages = option.apply(pages).map_err(Stop::new)?;
+        }
         Basalt::open_with(env, name, budget, Some(pages))
     }
 

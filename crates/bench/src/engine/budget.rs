@@ -1,5 +1,6 @@
 //! The budget and the settings of a measured engine.
 
+use super::TreeOption;
 use crate::flags::{Switch, parse_size};
 use clap::ValueEnum;
 
@@ -61,6 +62,9 @@ pub struct Budget {
     /// Set an option of RocksDB by its own name, over those of docs/benchmarks.md; may be repeated
     #[arg(long = "rocksdb-option", value_name = "NAME=VALUE")]
     pub rocksdb_options: Vec<String>,
+    /// Set an option of the engine tree by name, as in overwrite_ratio=0.25; may be repeated
+    #[arg(long = "tree-option", value_name = "NAME=VALUE", value_parser = TreeOption::parse)]
+    pub tree_options: Vec<TreeOption>,
     /// What the run does with its store. It follows from the workload; no flag sets it.
     #[arg(skip)]
     pub store_use: StoreUse,
