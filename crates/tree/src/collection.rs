@@ -1,8 +1,8 @@
 //! Garbage collection: live pages of extents with much garbage are written again, and the extents
 //! are erased (ArkDB, section 4.2). Pages are defragmented on the way.
 
-use crate::compaction::{consolidate, note_hidden};
-use crate::cursor::{LeafCursor, refs_of};
+use crate::compaction::consolidate;
+use crate::cursor::refs_of;
 use crate::entries::DroppedEntry;
 use crate::mapping::{Change, Pages, State};
 use crate::page::{Page, PageKind};
@@ -26,7 +26,7 @@ const LEAST_LEAVES: u64 = 16;
 
 /// Most passes of one garbage collection while the space of pages is above its bound. One pass may
 /// not be enough, because moving leaves makes garbage, too.
-const MOST_PASSES: usize = 4;
+const MOST_PASSES: usize = 8;
 
 /// Bytes of an extent that a collection reads at once.
 const WINDOW: usize = 512 << 10;
@@ -66,7 +66,7 @@ impl Storage {
         self.checkpoint_is_due()
             || !self.victims(StreamKind::Base).is_empty()
             || !self.victims(StreamKind::Delta).is_empty()
-            || !self.mapping.with_deltas(self.options.max_deltas).is_empty()
+            || !self.mapping.due(self.options.max_deltas).is_empty()
     }
 
     /// Returns the sealed extents whose fraction of garbage reaches the option's threshold, and
@@ -268,17 +268,11 @@ impl Storage {
     ) -> Result<bool> {
         let most = self.options.page_bytes + self.options.page_bytes / 4;
         let before = dropped.len();
-        note_hidden(self, Some(pages.base), &pages.deltas, loaded, dropped)?;
-        let mut cursor = LeafCursor::of_loaded(self, Some(pages.base), &pages.deltas, loaded)?;
-        builder.as_of = cursor.as_of();
+        let mut merge = self.merge_pages(Some(pages.base), &pages.deltas, loaded)?;
+        builder.as_of = merge.as_of();
         let mut key = Vec::new();
-        while cursor.next(self)? {
-            let (kind, value) = cursor.entry();
-            key.clear();
-            cursor.key_into(&mut key);
-            if let Some((kind, value)) = self.filtered(&key, kind, value, dropped) {
-                builder.add(&key, kind, &value);
-            }
+        while merge.next() {
+            self.add_merged(&merge, builder, &mut key, dropped);
             if builder.len_estimate() > most {
                 // The leaf stays as it is.
                 dropped.truncate(before);
@@ -448,8 +442,8 @@ impl Storage {
             let replaced = pages.deltas.len() as u32;
             if pages.has_index_deltas || self.is_partial(&pages) {
                 let loaded = LoadedPages::new();
-                note_hidden(self, None, &pages.deltas, &loaded, &mut tx.dropped)?;
-                let with = consolidate(self, &mut deltas, &pages.deltas, &loaded)?;
+                let dropped = &mut tx.dropped;
+                let with = consolidate(self, &mut deltas, &pages.deltas, &loaded, dropped)?;
                 tx.changes.push(Change::Consolidate {
                     key,
                     kept: 0,

@@ -4,22 +4,22 @@
 //! One compaction is about one index page and all its children that are due. So the index page is
 //! written once for all of them.
 
-use crate::cursor::{LeafCursor, refs_of};
+use crate::cursor::refs_of;
 use crate::entries::DroppedEntry;
 use crate::leaf_pages::part_of_child;
 use crate::mapping::{Change, Delta, Pages, State};
 use crate::page::PageKind;
 use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
-use crate::page_id::PageId;
-use crate::page_reads::LoadedPages;
+use crate::page_id::{PAGE_ID_LEN, PageId};
+use crate::page_merge::PageMerge;
+use crate::page_reads::{LoadedPages, PageRef};
 use crate::path::{Path, Step};
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
-use basalt_fs::{Bytes, ErrorKind, Result};
+use basalt_fs::{ErrorKind, Result};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A child of an index page: its smallest key and its id.
@@ -64,14 +64,14 @@ enum Plan {
 }
 
 impl Storage {
-    /// Compacts each leaf and each index page that has at least `max_deltas` delta pages, as long
-    /// as `goes_on` returns true. Returns the number of transactions.
+    /// Compacts each leaf and each index page that is due ([`Pages::is_due`]), as long as `goes_on`
+    /// returns true. Returns the number of transactions.
     ///
     /// Errors: those of reading and of [`Storage::commit`]; what was compacted stays so. Damage of
     /// a leaf is returned when the others are done.
     pub fn compact(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let (mut done, mut failed) = (0, None);
-        for key in self.mapping.with_deltas(self.options.max_deltas) {
+        for key in self.mapping.due(self.options.max_deltas) {
             if !goes_on() {
                 break;
             }
@@ -231,7 +231,7 @@ impl Storage {
     }
 
     fn is_due(&self, pages: &Pages) -> bool {
-        pages.deltas.len() >= self.options.max_deltas
+        pages.is_due(self.options.max_deltas)
     }
 
     /// Returns true if delta pages are to be consolidated among themselves, because they are small
@@ -256,6 +256,9 @@ pub(crate) struct Compaction<'a> {
     index_deltas: SmallVec<[Delta; 1]>,
     /// The delta pages `index_deltas`, read.
     loaded_index_deltas: LoadedPages,
+    /// The entries of the leaf that is written, and a key. They keep their memory from leaf to leaf.
+    leaf: PageBuilder,
+    key: Vec<u8>,
 }
 
 impl<'a> Compaction<'a> {
@@ -275,6 +278,8 @@ impl<'a> Compaction<'a> {
             loaded: LoadedPages::new(),
             index_deltas: SmallVec::new(),
             loaded_index_deltas: LoadedPages::new(),
+            leaf: PageBuilder::new(PageKind::Leaf, 0),
+            key: Vec::new(),
         }
     }
 
@@ -463,8 +468,8 @@ impl<'a> Compaction<'a> {
         loaded: &LoadedPages,
     ) -> Result<()> {
         let deltas = &pages.deltas[kept..];
-        note_hidden(self.storage, None, deltas, loaded, &mut self.tx.dropped)?;
-        let with = consolidate(self.storage, &mut self.delta, deltas, loaded)?;
+        let dropped = &mut self.tx.dropped;
+        let with = consolidate(self.storage, &mut self.delta, deltas, loaded, dropped)?;
         self.tx.changes.push(Change::Consolidate {
             key,
             kept: kept as u32,
@@ -490,26 +495,14 @@ impl<'a> Compaction<'a> {
         // Those of the index page come last.
         let is_above = |delta: &&Delta| self.loaded_index_deltas.contains_key(&delta.id);
         let replaced = (pages.deltas.len() - pages.deltas.iter().filter(is_above).count()) as u32;
-        let mut entries: Vec<(Vec<u8>, u8, Bytes)> = Vec::new();
-        let base = Some(pages.base);
-        let dropped = &mut self.tx.dropped;
-        note_hidden(storage, base, &pages.deltas, &self.loaded, dropped)?;
-        let mut cursor = LeafCursor::of_loaded(storage, base, &pages.deltas, &self.loaded)?;
-        while cursor.next(storage)? {
-            let (kind, value) = cursor.entry();
-            let key = cursor.key();
-            if let Some((kind, value)) = storage.filtered(&key, kind, value, dropped) {
-                entries.push((key, kind, value));
-            }
+        let mut merge = storage.merge_pages(Some(pages.base), &pages.deltas, &self.loaded)?;
+        let builder = &mut self.leaf;
+        builder.restart(merge.as_of());
+        while merge.next() {
+            storage.add_merged(&merge, builder, &mut self.key, &mut self.tx.dropped);
         }
-        let mut builder = PageBuilder::new(PageKind::Leaf, 0);
-        builder.as_of = cursor.as_of();
-        let mut pages = build(
-            &mut self.base,
-            builder,
-            entries.iter().map(|(k, kind, v)| (&k[..], *kind, &v[..])),
-            storage.options.page_bytes,
-        )?;
+        let page_bytes = storage.options.page_bytes;
+        let mut pages = write_parts(&mut self.base, builder, page_bytes, PageId::NONE, 1)?;
         if let Some(first) = pages.first_mut() {
             // The leaf also has the keys between its old first key and its new one.
             first.0 = low;
@@ -562,21 +555,17 @@ impl<'a> Compaction<'a> {
     /// replaces. Several pages have the key in their headers, too, where it says nothing: the table
     /// has none of them under it.
     fn index_pages(&mut self, children: &[Child], level: u8, key: PageId) -> Result<Vec<Child>> {
-        let ids: Vec<[u8; 16]> = children.iter().map(|(_, id)| id.to_bytes()).collect();
-        let entries = children
-            .iter()
-            .zip(&ids)
-            .map(|((low, _), id)| (&low[..], 0, &id[..]));
         let mut page_bytes = self.storage.options.page_bytes;
         if level == 1 {
-            let bytes_of =
-                |(low, id): &(&[u8], &[u8; 16])| low.len() + id.len() + LARGEST_ENTRY_HEAD;
-            let lows = children.iter().map(|(low, _)| &low[..]);
-            let total: usize = lows.zip(&ids).map(|child| bytes_of(&child)).sum();
+            let lows = children.iter().map(|(low, _)| low.len());
+            let total: usize = lows.map(|low| low + PAGE_ID_LEN + LARGEST_ENTRY_HEAD).sum();
             page_bytes = page_bytes.min(total.div_ceil(children.len().div_ceil(MOST_LEAVES)) + 64);
         }
-        let builder = PageBuilder::new(PageKind::Index, level);
-        build_with(&mut self.base, builder, entries, page_bytes, key, 2)
+        let mut builder = PageBuilder::new(PageKind::Index, level);
+        for (low, id) in children {
+            builder.add(low, 0, &id.to_bytes());
+        }
+        write_parts(&mut self.base, &mut builder, page_bytes, key, 2)
     }
 
     /// Makes a page the root, or builds index pages above several ones.
@@ -605,33 +594,53 @@ fn old_to_keep(deltas: &[Delta]) -> usize {
     kept
 }
 
-/// Adds to `dropped` the entries of pages that newer ones among the same pages hide.
-pub(crate) fn note_hidden(
-    storage: &Storage,
-    base: Option<PageId>,
-    deltas: &[Delta],
-    loaded: &LoadedPages,
-    dropped: &mut Vec<DroppedEntry>,
-) -> Result<()> {
-    if storage.options.drop_observer.is_none() {
-        return Ok(());
+impl Storage {
+    /// Begins a merge of the delta pages of a leaf and, if there is one, the base page below them.
+    /// Pages that `loaded` has are not read again.
+    pub fn merge_pages(
+        &self,
+        base: Option<PageId>,
+        deltas: &[Delta],
+        loaded: &LoadedPages,
+    ) -> Result<PageMerge> {
+        let refs = refs_of(base, deltas);
+        let missing: Vec<PageRef> = (refs.iter().copied())
+            .filter(|(_, id)| !loaded.contains_key(id))
+            .collect();
+        let mut read = self.read_pages(&missing)?.into_iter();
+        let deltas = base.iter().map(|_| None).chain(deltas.iter().map(Some));
+        let pages = refs.iter().zip(deltas).map(|((_, id), delta)| {
+            let page = match loaded.get(id) {
+                Some(page) => page.clone(),
+                None => read.next().expect("each missing page was read"),
+            };
+            (page, delta)
+        });
+        Ok(PageMerge::new(pages))
     }
-    // The newest entry of each key in the pages so far, if the observer is to know of it.
-    let mut newest: BTreeMap<Vec<u8>, DroppedEntry> = BTreeMap::new();
-    let of_base = base.map(|base| (Some(base), &deltas[..0]));
-    let of_deltas = deltas.chunks(1).map(|delta| (None, delta));
-    for (base, delta) in of_base.into_iter().chain(of_deltas) {
-        let mut cursor = LeafCursor::of_loaded(storage, base, delta, loaded)?;
-        while cursor.next(storage)? {
-            let (kind, value) = cursor.entry();
-            let key = cursor.key();
-            dropped.extend(newest.remove(&key));
-            if let Some(entry) = storage.observed(&key, kind, &value) {
-                newest.insert(key, entry);
-            }
+
+    /// Adds the current entry of a merge to a leaf, if it stays. Adds to `dropped` what goes. `key`
+    /// is memory that is used again.
+    pub fn add_merged(
+        &self,
+        merge: &PageMerge,
+        builder: &mut PageBuilder,
+        key: &mut Vec<u8>,
+        dropped: &mut Vec<DroppedEntry>,
+    ) {
+        merge.key_into(key);
+        self.note_hidden(merge, key, dropped);
+        let (kind, value) = merge.entry();
+        if let Some((kind, value)) = self.filtered(key, kind, value, dropped) {
+            builder.add(key, kind, &value);
         }
     }
-    Ok(())
+
+    /// Adds to `dropped` the entries that the current one of a merge hides.
+    fn note_hidden(&self, merge: &PageMerge, key: &[u8], dropped: &mut Vec<DroppedEntry>) {
+        let hidden = merge.hidden();
+        dropped.extend(hidden.filter_map(|(kind, value)| self.observed(key, kind, value)));
+    }
 }
 
 /// Writes delta pages of a leaf as one; `None` if they have no entry.
@@ -640,16 +649,17 @@ pub(crate) fn consolidate(
     writer: &mut PageWriter<'_>,
     deltas: &[Delta],
     loaded: &LoadedPages,
+    dropped: &mut Vec<DroppedEntry>,
 ) -> Result<Option<PageId>> {
     let mut builder = PageBuilder::new(PageKind::Delta, 0);
-    let mut cursor = LeafCursor::of_loaded(storage, None, deltas, loaded)?;
-    builder.as_of = cursor.as_of();
+    let mut merge = storage.merge_pages(None, deltas, loaded)?;
+    builder.as_of = merge.as_of();
     let mut key = Vec::new();
-    while cursor.next(storage)? {
-        let (kind, value) = cursor.entry();
-        key.clear();
-        cursor.key_into(&mut key);
-        builder.add(&key, kind, &value);
+    while merge.next() {
+        merge.key_into(&mut key);
+        storage.note_hidden(&merge, &key, dropped);
+        let (kind, value) = merge.entry();
+        builder.add(&key, kind, value);
     }
     if builder.is_empty() {
         return Ok(None);
@@ -658,46 +668,19 @@ pub(crate) fn consolidate(
     Ok(writer.finish()?.pop())
 }
 
-fn build<'e>(
+/// Writes the entries of a builder to pages of about the same size, each of at most `page_bytes`
+/// bytes, but with at least so many entries.
+fn write_parts(
     writer: &mut PageWriter<'_>,
-    builder: PageBuilder,
-    entries: impl Iterator<Item = (&'e [u8], u8, &'e [u8])> + Clone,
-    page_bytes: usize,
-) -> Result<Vec<Child>> {
-    build_with(writer, builder, entries, page_bytes, PageId::NONE, 1)
-}
-
-/// Writes entries to pages of about the same size, each of at most `page_bytes` bytes, but with at
-/// least so many entries.
-fn build_with<'e>(
-    writer: &mut PageWriter<'_>,
-    mut builder: PageBuilder,
-    entries: impl Iterator<Item = (&'e [u8], u8, &'e [u8])> + Clone,
+    builder: &mut PageBuilder,
     page_bytes: usize,
     mapping: PageId,
     least: usize,
 ) -> Result<Vec<Child>> {
-    let bytes_of = |key: &[u8], value: &[u8]| key.len() + value.len() + LARGEST_ENTRY_HEAD;
-    let total: usize = entries.clone().map(|(k, _, v)| bytes_of(k, v)).sum();
-    let parts = total.div_ceil(page_bytes.saturating_sub(64).max(1)).max(1);
-    let part = total.div_ceil(parts);
-    let mut lows = Vec::new();
-    let (mut bytes, mut count) = (0, 0);
-    for (key, kind, value) in entries {
-        if count >= least && bytes + bytes_of(key, value) / 2 >= part {
-            writer.add(&mut builder, mapping)?;
-            (bytes, count) = (0, 0);
-        }
-        if count == 0 {
-            lows.push(key.to_vec());
-        }
-        builder.add(key, kind, value);
-        bytes += bytes_of(key, value);
-        count += 1;
+    let parts = builder.parts(page_bytes, least);
+    for part in &parts {
+        writer.add_part(builder, part, mapping)?;
     }
-    if !builder.is_empty() {
-        writer.add(&mut builder, mapping)?;
-    }
-    let ids = writer.finish()?;
-    Ok(lows.into_iter().zip(ids).collect())
+    let lows = parts.iter().map(|part| builder.low(part).to_vec());
+    Ok(lows.zip(writer.finish()?).collect())
 }

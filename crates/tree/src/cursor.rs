@@ -5,7 +5,7 @@ use crate::mapping::Delta;
 use crate::page::Page;
 use crate::page_format::PageHead;
 use crate::page_id::PageId;
-use crate::page_reads::{LoadedPages, PageRef, PartReads, Want};
+use crate::page_reads::{PageRef, PartReads, Want};
 use crate::page_source::{PlaceInSource, Source, compare};
 use crate::path::{Path, Step};
 use crate::storage::{Storage, View};
@@ -246,31 +246,6 @@ impl LeafCursor {
         Ok(cursor)
     }
 
-    /// Opens delta pages and, if there is one, the base page below them. Pages that `loaded` has
-    /// are not read again.
-    pub fn of_loaded(
-        storage: &Storage,
-        base: Option<PageId>,
-        deltas: &[Delta],
-        loaded: &LoadedPages,
-    ) -> Result<LeafCursor> {
-        let refs = refs_of(base, deltas);
-        let missing: Vec<PageRef> = (refs.iter().copied())
-            .filter(|(_, id)| !loaded.contains_key(id))
-            .collect();
-        let mut read = storage.read_pages(&missing)?.into_iter();
-        let bounds = deltas.iter().map(|delta| (delta.low(), delta.high()));
-        let bounds = base.iter().map(|_| (None, None)).chain(bounds);
-        let sources = refs.iter().zip(bounds).map(|(of, (low, high))| {
-            let page = match loaded.get(&of.1) {
-                Some(page) => page.clone(),
-                None => read.next().expect("each missing page was read"),
-            };
-            Source::of_page(*of, page, low, high)
-        });
-        Ok(LeafCursor::new(sources.collect()))
-    }
-
     /// Makes a cursor over pages, the base page first, if there is one.
     fn new(sources: SmallVec<[Source; 5]>) -> LeafCursor {
         LeafCursor {
@@ -298,17 +273,17 @@ impl LeafCursor {
         for (source, blocks) in of {
             let at = &mut self.sources[*source];
             for block in blocks.clone() {
-                let Some(head) = at.head.as_ref().filter(|_| at.blocks[block].is_none()) else {
+                if at.blocks[block].is_some() {
                     continue;
-                };
+                }
                 let found = match &at.whole {
-                    Some(whole) => Some(parts.block_of_whole(at.of, head, block, whole)),
-                    None => parts.block(at.of, head, block),
+                    Some(whole) => Some(parts.block_of_whole(at.of, &at.head, block, whole)),
+                    None => parts.block(at.of, &at.head, block),
                 };
                 match found {
                     Some(page) => at.blocks[block] = Some(page?),
                     None => {
-                        wants.push(Want::Block(at.of, head.clone(), block));
+                        wants.push(Want::Block(at.of, at.head.clone(), block));
                         missing.push((*source, block));
                     }
                 }
@@ -320,8 +295,7 @@ impl LeafCursor {
         parts.read(wants);
         for (source, block) in missing {
             let at = &mut self.sources[source];
-            let head = at.head.as_ref().expect("a page without a head is whole");
-            at.blocks[block] = Some(parts.read_block(at.of, head, block)?);
+            at.blocks[block] = Some(parts.read_block(at.of, &at.head, block)?);
         }
         Ok(())
     }
@@ -359,11 +333,6 @@ impl LeafCursor {
             self.load(&mut parts, &blocks)?;
             self.note_reads(&parts);
         }
-    }
-
-    /// Returns the number of the newest user checkpoint whose changes the pages have.
-    pub fn as_of(&self) -> u64 {
-        self.sources.iter().map(Source::as_of).max().unwrap_or(0)
     }
 
     /// Moves to before the first key that is not below `key`.

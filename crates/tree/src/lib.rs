@@ -45,6 +45,7 @@ mod page;
 mod page_filter;
 mod page_format;
 mod page_id;
+mod page_merge;
 mod page_reads;
 mod page_source;
 mod page_tree;

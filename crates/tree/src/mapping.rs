@@ -302,13 +302,13 @@ impl MappingTable {
         self.shards.iter().map(|shard| shard.read().len()).sum()
     }
 
-    /// Returns the keys with at least so many delta pages now.
-    pub fn with_deltas(&self, least: usize) -> Vec<PageId> {
+    /// Returns the keys that are due for a compaction now.
+    pub fn due(&self, max_deltas: usize) -> Vec<PageId> {
         let mut keys = Vec::new();
         for shard in &self.shards {
             for (key, chain) in shard.read().iter() {
                 if let Some(State::Live(pages)) = chain.last().map(|v| &v.state)
-                    && pages.deltas.len() >= least
+                    && pages.is_due(max_deltas)
                 {
                     keys.push(*key);
                 }
@@ -339,13 +339,13 @@ impl MappingTable {
         leaves.map(|(_, key, bytes)| (key, bytes)).collect()
     }
 
-    /// Returns the bytes of delta pages of the leaves that have at least so many.
-    pub fn delta_bytes(&self, least: usize) -> u64 {
+    /// Returns the bytes of delta pages of the leaves and index pages that are due.
+    pub fn due_delta_bytes(&self, max_deltas: usize) -> u64 {
         let mut bytes = 0;
         for shard in &self.shards {
             for chain in shard.read().values() {
                 if let Some(State::Live(pages)) = chain.last().map(|v| &v.state)
-                    && pages.deltas.len() >= least
+                    && pages.is_due(max_deltas)
                 {
                     bytes += pages
                         .deltas
@@ -358,9 +358,9 @@ impl MappingTable {
         bytes
     }
 
-    /// Returns sums over all chains. Leaves with at least `due` delta pages are counted apart.
-    /// Looks at each key of the table.
-    pub fn sums(&self, due: usize) -> ChainSums {
+    /// Returns sums over all chains. Leaves that are due are counted apart. Looks at each key of the
+    /// table.
+    pub fn sums(&self, max_deltas: usize) -> ChainSums {
         let mut sums = ChainSums::default();
         for shard in &self.shards {
             let shard = shard.read();
@@ -372,7 +372,7 @@ impl MappingTable {
                 let versions = chain_memory(chain);
                 sums.memory += versions;
                 if let Some(State::Live(pages)) = chain.last().map(|v| &v.state) {
-                    sums.add(pages, due);
+                    sums.add(pages, max_deltas);
                     sums.newest_memory += versions / chain.len() as u64;
                     live += 1;
                 }
@@ -635,8 +635,27 @@ impl MappingTable {
     }
 }
 
+impl Pages {
+    /// Returns true if the pages have so many delta pages that a compaction is due.
+    ///
+    /// How many that are follows from the place of the base page, and is up to a quarter less or
+    /// more than `max_deltas`. Flushes of keys all over the tree give a delta page to each leaf. With
+    /// one number for all, they would all be due at once, which makes waves of compactions, and of
+    /// space until these end.
+    pub fn is_due(&self, max_deltas: usize) -> bool {
+        let count = self.deltas.len();
+        let spread = max_deltas / 4;
+        if count + spread < max_deltas || spread == 0 {
+            return count >= max_deltas;
+        }
+        let place = self.base.extent.0 ^ u64::from(self.base.offset) << 32;
+        let mixed = place.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        count >= max_deltas - spread + mixed as usize % (2 * spread + 1)
+    }
+}
+
 impl ChainSums {
-    fn add(&mut self, pages: &Pages, due: usize) {
+    fn add(&mut self, pages: &Pages, max_deltas: usize) {
         let count = pages.deltas.len();
         if count == 0 {
             return;
@@ -655,7 +674,7 @@ impl ChainSums {
                 self.beyond_base += u64::from(largest.saturating_sub(pages.base.len));
             }
         }
-        if count >= due {
+        if pages.is_due(max_deltas) {
             self.due_leaves += 1;
             self.due_bytes += lens.map(u64::from).sum::<u64>();
         }

@@ -26,8 +26,10 @@ pub struct TreeOptions {
     pub block_bytes: usize,
     /// Bytes of an extent, 4 KiB to 1 GiB. Default 64 MiB.
     pub extent_bytes: u64,
-    /// A leaf or an index page with this many delta pages is compacted. 2 to 64, default 8. The
-    /// paper has 4 (section 6.2), and writes more (decision 0042).
+    /// A leaf or an index page with about this many delta pages is compacted. 2 to 64, default 8.
+    /// The exact number differs from page to page by up to a quarter of it, so that pages that the
+    /// same flushes change are not all due at once. The paper has 4 (section 6.2), and writes more
+    /// (decision 0042).
     pub max_deltas: usize,
     /// A compaction rewrites the base page if the delta pages have at least this many bytes for
     /// each byte of the base page. 0 to 100, default 0.5. The paper has 0.25 (section 4.1.2), and

@@ -260,6 +260,11 @@ impl Page {
         (at.kind, value)
     }
 
+    /// Returns kind and value at a place.
+    pub fn kind_and_value_at(&self, at: EntryPlace) -> (u8, &[u8]) {
+        (at.kind, &self.body[at.value as usize..at.end as usize])
+    }
+
     /// Returns the common prefix of all keys.
     pub fn prefix(&self) -> &[u8] {
         &self.body[..self.prefix]

@@ -62,6 +62,15 @@ pub(crate) struct PageBuilder {
     data: Vec<u8>,
     /// Bytes of key and value, and the kind.
     entries: Vec<(u32, u32, u8)>,
+    blocks: Blocks,
+}
+
+/// Entries of a builder that become one page.
+#[derive(Clone)]
+pub(crate) struct PagePart {
+    entries: Range<usize>,
+    /// Their keys and values.
+    data: Range<usize>,
 }
 
 /// How a page is stored.
@@ -80,7 +89,15 @@ impl PageBuilder {
             as_of: 0,
             data: Vec::new(),
             entries: Vec::new(),
+            blocks: Blocks::default(),
         }
+    }
+
+    /// Forgets all entries, and keeps the memory. `as_of` is that of the next page.
+    pub fn restart(&mut self, as_of: u64) {
+        self.as_of = as_of;
+        self.data.clear();
+        self.entries.clear();
     }
 
     pub fn is_empty(&self) -> bool {
@@ -121,38 +138,88 @@ impl PageBuilder {
         &self.data[begin..begin + key as usize]
     }
 
+    /// Returns the parts that make pages of about the same size, each of at most `page_bytes` bytes,
+    /// but with at least `least` entries.
+    pub fn parts(&self, page_bytes: usize, least: usize) -> Vec<PagePart> {
+        let total = self.data.len() + self.entries.len() * LARGEST_ENTRY_HEAD;
+        let parts = total.div_ceil(page_bytes.saturating_sub(64).max(1)).max(1);
+        let most = total.div_ceil(parts);
+        let mut found = Vec::new();
+        let (mut begin, mut bytes) = (PagePart::at(0, 0), 0);
+        for (i, (key, value, _)) in self.entries.iter().enumerate() {
+            let of_entry = (*key + *value) as usize;
+            if begin.entries.len() >= least && bytes + (of_entry + LARGEST_ENTRY_HEAD) / 2 >= most {
+                let next = PagePart::at(i, begin.data.end);
+                found.push(std::mem::replace(&mut begin, next));
+                bytes = 0;
+            }
+            begin.entries.end = i + 1;
+            begin.data.end += of_entry;
+            bytes += of_entry + LARGEST_ENTRY_HEAD;
+        }
+        found.extend(Some(begin).filter(|last| !last.entries.is_empty()));
+        found
+    }
+
+    /// Returns the smallest key of a part.
+    pub fn low(&self, part: &PagePart) -> &[u8] {
+        let key = self.entries[part.entries.start].0 as usize;
+        &self.data[part.data.start..part.data.start + key]
+    }
+
     /// Appends the page to `out`, but for the checksum that [`bind`] adds. `mapping` is the id
     /// under which the mapping table has the page. Clears the builder.
     pub fn finish(&mut self, mapping: PageId, layout: PageLayout, out: &mut Vec<u8>) {
-        let prefix_len = common_prefix(self.first_key(), self.last_key());
-        let mut blocks = Blocks::new(layout);
+        let all = PagePart {
+            entries: 0..self.entries.len(),
+            data: 0..self.data.len(),
+        };
+        self.put(&all, mapping, layout, out);
+        self.restart(self.as_of);
+    }
+
+    /// Appends the page of a part to `out`, as [`PageBuilder::finish`] does that of all entries.
+    pub fn put(&mut self, part: &PagePart, mapping: PageId, layout: PageLayout, out: &mut Vec<u8>) {
+        let entries = &self.entries[part.entries.clone()];
+        let data = &self.data[part.data.clone()];
+        let ends = entries.first().zip(entries.last());
+        let (first_key, last_key) = ends.map_or((&data[..0], &data[..0]), |(first, last)| {
+            let begin = data.len() - (last.0 + last.1) as usize;
+            (
+                &data[..first.0 as usize],
+                &data[begin..begin + last.0 as usize],
+            )
+        });
+        let prefix_len = common_prefix(first_key, last_key);
+        let blocks = &mut self.blocks;
+        blocks.restart(layout, data.len() + entries.len() * LARGEST_ENTRY_HEAD);
         let is_index = self.kind == PageKind::Index;
         let (mut filter, mut at, mut last) = (Vec::new(), 0, 0..0);
         if self.kind == PageKind::Delta {
-            filter = page_filter::empty(self.entries.len());
+            filter = page_filter::empty(entries.len());
         }
-        for (i, (key, value, kind)) in self.entries.iter().enumerate() {
+        for (i, (key, value, kind)) in entries.iter().enumerate() {
             let (key_end, end) = (at + *key as usize, at + (*key + *value) as usize);
-            let suffix = &self.data[at + prefix_len..key_end];
+            let suffix = &data[at + prefix_len..key_end];
             // Index pages are read and cached as a whole.
             if blocks.raw.len() >= layout.block_bytes && !is_index {
                 blocks.end(i);
-                let differs = common_prefix(&self.data[last.clone()], suffix) + 1;
+                let differs = common_prefix(&data[last.clone()], suffix) + 1;
                 blocks.separators.extend_from_slice(&suffix[..differs]);
             }
             put_varint(&mut blocks.raw, suffix.len() as u64);
             put_varint(&mut blocks.raw, u64::from(*value));
             blocks.raw.push(*kind);
             blocks.raw.extend_from_slice(suffix);
-            blocks.raw.extend_from_slice(&self.data[key_end..end]);
-            page_filter::add(&mut filter, &self.data[at..key_end]);
+            blocks.raw.extend_from_slice(&data[key_end..end]);
+            page_filter::add(&mut filter, &data[at..key_end]);
             last = at + prefix_len..key_end;
             at = end;
         }
-        blocks.end(self.entries.len());
+        blocks.end(entries.len());
         let begin = out.len();
         out.resize(begin + PAGE_HEADER, 0);
-        let prefix = &self.first_key()[..prefix_len];
+        let prefix = &first_key[..prefix_len];
         let head_len = blocks.put_head(prefix, &filter, out);
         out.extend_from_slice(&blocks.stored);
         let len = (out.len() - begin) as u32;
@@ -162,18 +229,26 @@ impl PageBuilder {
         header[9] = VERSION;
         header[10] = self.level;
         header[12..16].copy_from_slice(&(head_len as u32).to_le_bytes());
-        header[16..20].copy_from_slice(&(self.entries.len() as u32).to_le_bytes());
+        header[16..20].copy_from_slice(&(entries.len() as u32).to_le_bytes());
         header[20..24].copy_from_slice(&len.to_le_bytes());
         header[24..40].copy_from_slice(&mapping.to_bytes());
         header[40..].copy_from_slice(&self.as_of.to_le_bytes());
-        self.data.clear();
-        self.entries.clear();
+    }
+}
+
+impl PagePart {
+    fn at(entry: usize, data: usize) -> PagePart {
+        PagePart {
+            entries: entry..entry,
+            data: data..data,
+        }
     }
 }
 
 /// The blocks of a page that is written.
+#[derive(Default)]
 struct Blocks {
-    layout: PageLayout,
+    compression: Compression,
     /// Entries of the current block.
     raw: Vec<u8>,
     /// The blocks before, as they are stored.
@@ -184,22 +259,23 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(layout: PageLayout) -> Blocks {
-        Blocks {
-            layout,
-            raw: Vec::new(),
-            stored: Vec::new(),
-            records: Vec::new(),
-            methods: Vec::new(),
-            separators: Vec::new(),
-        }
+    /// Begins a page whose entries have about so many bytes. The memory of the page before is used
+    /// again.
+    fn restart(&mut self, layout: PageLayout, bytes: usize) {
+        self.compression = layout.compression;
+        self.raw.clear();
+        self.stored.clear();
+        self.stored.reserve(bytes);
+        self.records.clear();
+        self.methods.clear();
+        self.separators.clear();
     }
 
     /// Ends the current block, whose last entry is the one before `entries`.
     fn end(&mut self, entries: usize) {
         let begin = self.stored.len();
         let most = begin + codec::most_compressed(self.raw.len());
-        let method = self.layout.compression;
+        let method = self.compression;
         let effort = Effort::Background;
         let method = match codec::compress(method, effort, &self.raw, &mut self.stored, begin, most)
         {

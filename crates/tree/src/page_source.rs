@@ -33,8 +33,7 @@ pub(crate) fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
 /// A page of a leaf, and the entries of it that count. Its blocks are read when they are needed.
 pub(crate) struct Source {
     pub of: PageRef,
-    /// The head; `None` for a page that was read whole, as one block.
-    pub head: Option<PageHead>,
+    pub head: PageHead,
     pub blocks: SmallVec<[Option<Page>; 1]>,
     /// The stored bytes of the page, if they came with its head.
     pub whole: Option<Bytes>,
@@ -65,7 +64,7 @@ impl Source {
             of,
             whole,
             blocks: smallvec![None; head.blocks],
-            head: Some(head),
+            head,
             block: 0,
             entries: 0..0,
             begin: 0,
@@ -76,37 +75,6 @@ impl Source {
             place: EntryPlace::default(),
             placed: 0,
         }
-    }
-
-    /// Makes a source of a whole page.
-    pub fn of_page(of: PageRef, page: Page, low: Option<&[u8]>, high: Option<&[u8]>) -> Source {
-        let count = page.count();
-        let mut source = Source {
-            of,
-            head: None,
-            blocks: smallvec![Some(page)],
-            whole: None,
-            block: 0,
-            entries: 0..count,
-            begin: 0,
-            end: count,
-            at: 0,
-            low: None,
-            high: None,
-            place: EntryPlace::default(),
-            placed: 0,
-        };
-        source.narrow(low, high);
-        source
-    }
-
-    /// Lets only entries count that are inside bounds. Their blocks are loaded.
-    pub fn narrow(&mut self, low: Option<&[u8]>, high: Option<&[u8]>) {
-        self.begin = low.map_or(0, |low| self.find(low));
-        self.end = high
-            .map_or(self.end, |high| self.find(high))
-            .max(self.begin);
-        self.at = self.begin;
     }
 
     /// Lets only entries of a part of the page count. Reads nothing: the borders are found on the
@@ -128,7 +96,7 @@ impl Source {
 
     /// Returns the block that has a key, or the keys around it.
     pub fn block_of(&self, key: &[u8]) -> usize {
-        self.head.as_ref().map_or(0, |head| head.block_of(key))
+        self.head.block_of(key)
     }
 
     /// Returns the blocks that a scan from a key on reads first, at most so many. If the block of
@@ -153,16 +121,12 @@ impl Source {
 
     /// Returns the block of an entry.
     pub fn block_of_entry(&self, entry: usize) -> usize {
-        let head = self.head.as_ref();
-        head.map_or(0, |head| head.block_of_entry(entry))
+        self.head.block_of_entry(entry)
     }
 
     /// Returns the entries of a block among those of the page.
     pub fn entries_of(&self, block: usize) -> Range<usize> {
-        match &self.head {
-            Some(head) => head.block(block).entries,
-            None => 0..self.end,
-        }
+        self.head.block(block).entries
     }
 
     /// Returns the number of the first entry that is not below a key. Its block is loaded.
@@ -262,14 +226,6 @@ impl Source {
         match forward {
             true => self.at += 1,
             false => self.at -= 1,
-        }
-    }
-
-    pub fn as_of(&self) -> u64 {
-        match (&self.head, &self.blocks[..]) {
-            (Some(head), _) => head.meta().as_of,
-            (None, [Some(page)]) => page.as_of,
-            (None, _) => 0,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::entries::{DroppedEntry, EntryDecision, is_delete};
 use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
 use crate::options::TreeOptions;
 use crate::page::{Page, PageKind};
-use crate::page_format::{self, PageBuilder, PageLayout};
+use crate::page_format::{self, PageBuilder, PageLayout, PagePart};
 use crate::page_id::PageId;
 use crate::paid_leaves::PaidLeaves;
 use crate::stats::PageTreeStats;
@@ -20,6 +20,7 @@ use basalt_kv::key::Kind;
 use basalt_kv::write_options::WriteOptions;
 use basalt_log::{Log, LogBatch, LogCopy, LogEngine};
 use basalt_stream::{ExtentId, ExtentInfo, Stream};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -260,27 +261,27 @@ impl Storage {
     /// Returns kind and value of an entry that is the only one of its key as a base page gets it;
     /// `None` if it goes. Adds the entry to `dropped` if it goes or changes, and the observer is to
     /// know.
-    pub fn filtered(
+    pub fn filtered<'v>(
         &self,
         key: &[u8],
         kind: u8,
-        value: Bytes,
+        value: &'v [u8],
         dropped: &mut Vec<DroppedEntry>,
-    ) -> Option<(u8, Bytes)> {
+    ) -> Option<(u8, Cow<'v, [u8]>)> {
         if is_delete(kind) {
             return None;
         }
         let (Some(filter), Some(known)) = (&self.options.filter, Kind::from_u8(kind)) else {
-            return Some((kind, value));
+            return Some((kind, Cow::Borrowed(value)));
         };
-        let decision = filter.decide(key, known, &value);
+        let decision = filter.decide(key, known, value);
         if decision != EntryDecision::Keep {
-            dropped.extend(self.observed(key, kind, &value));
+            dropped.extend(self.observed(key, kind, value));
         }
         match decision {
-            EntryDecision::Keep => Some((kind, value)),
+            EntryDecision::Keep => Some((kind, Cow::Borrowed(value))),
             EntryDecision::Remove => None,
-            EntryDecision::Change(kind, value) => Some((kind as u8, Bytes::from(value))),
+            EntryDecision::Change(kind, value) => Some((kind as u8, Cow::Owned(value))),
         }
     }
 
@@ -471,7 +472,7 @@ impl Storage {
     }
 
     /// Returns an entry as the observer is told of it; `None` if it is not told of such entries.
-    pub fn observed(&self, key: &[u8], kind: u8, value: &Bytes) -> Option<DroppedEntry> {
+    pub fn observed(&self, key: &[u8], kind: u8, value: &[u8]) -> Option<DroppedEntry> {
         let observer = self.options.drop_observer.as_ref()?;
         let kind = Kind::from_u8(kind).filter(|k| *k != Kind::Delete && observer.observes(*k))?;
         Some(DroppedEntry {
@@ -632,7 +633,7 @@ impl Storage {
 
     /// Returns the bytes of delta pages of leaves that are due for a compaction.
     pub fn due_delta_bytes(&self) -> u64 {
-        self.mapping.delta_bytes(self.options.max_deltas)
+        self.mapping.due_delta_bytes(self.options.max_deltas)
     }
 
     /// Returns the bytes of valid base pages.
@@ -756,13 +757,27 @@ impl<'a> PageWriter<'a> {
 
     /// Adds the page of a builder, and returns its number among the pages of this writer.
     pub fn add(&mut self, builder: &mut PageBuilder, mapping: PageId) -> Result<usize> {
+        self.add_with(|layout, bytes| builder.finish(mapping, layout, bytes))
+    }
+
+    /// Adds the page of a part of a builder, as [`PageWriter::add`] does.
+    pub fn add_part(
+        &mut self,
+        builder: &mut PageBuilder,
+        part: &PagePart,
+        mapping: PageId,
+    ) -> Result<usize> {
+        self.add_with(|layout, bytes| builder.put(part, mapping, layout, bytes))
+    }
+
+    fn add_with(&mut self, put: impl FnOnce(PageLayout, &mut Vec<u8>)) -> Result<usize> {
         let begin = self.bytes.len();
         let options = &self.storage.options;
         let layout = PageLayout {
             compression: options.compression,
             block_bytes: options.block_bytes,
         };
-        builder.finish(mapping, layout, &mut self.bytes);
+        put(layout, &mut self.bytes);
         let len = self.bytes.len() - begin;
         let Some(len) = u32::try_from(len).ok().filter(|len| *len <= LARGEST_PAGE) else {
             self.bytes.truncate(begin);

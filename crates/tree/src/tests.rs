@@ -1,6 +1,7 @@
 //! The storage tier against a model, with small pages, short chains and small extents.
 
 mod cold_leaves;
+mod compaction_waves;
 mod dropped_entries;
 mod index_deltas;
 mod mapping_limit;
@@ -157,7 +158,7 @@ pub(crate) fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64
             storage.commit_prepared(&prepared).map(|_| ())
         }
         Step::CompactBeside(changes) => {
-            let due = storage.mapping.with_deltas(storage.options.max_deltas);
+            let due = storage.mapping.due(storage.options.max_deltas);
             let compaction = match due.first() {
                 Some(leaf) => storage.prepare_compaction(*leaf, false)?,
                 None => None,

@@ -14,7 +14,7 @@ use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::SystemTx;
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
-use basalt_fs::{Bytes, Result};
+use basalt_fs::Result;
 use std::sync::Arc;
 
 /// Bytes of changes below an index page that decide where the others below it go.
@@ -294,8 +294,7 @@ impl Storage {
         compaction.base.cause = PageWriteCause::Flush;
         let mut lows: Vec<Vec<u8>> = Vec::new();
         while changes.advance()? {
-            let value = Bytes::copy_from_slice(changes.value());
-            let key = changes.key();
+            let (key, value) = (changes.key(), changes.value());
             let dropped = &mut compaction.tx.dropped;
             let kept = self.filtered(key, changes.kind() as u8, value, dropped);
             let Some((kind, value)) = kept else {

@@ -81,7 +81,7 @@ fn compare(tree: &PageTree, snapshot: &TreeSnapshot) -> [u64; 4] {
 
 /// Writes leaves again, and commits a write before that, so that parts of its pages count.
 fn split_beside_a_write(tree: &PageTree, random: &Random, round: u8) {
-    for leaf in tree.storage.mapping.with_deltas(2) {
+    for leaf in tree.storage.mapping.due(2) {
         let Some(prepared) = tree.storage.prepare_compaction(leaf, true).unwrap() else {
             continue;
         };

@@ -19,7 +19,7 @@ fn options() -> TreeOptions {
         .page_bytes(400)
         .block_bytes(16)
         .extent_bytes(8 << 10)
-        .max_deltas(4)
+        .max_deltas(3)
         .overwrite_ratio(2.5)
         .compression(Compression::None)
 }
@@ -79,7 +79,7 @@ fn compare(tree: &PageTree, nodes: &[InspectedNode]) {
     assert_eq!(stats.longest_chain, chains.clone().max().unwrap_or(0));
     assert_eq!(
         stats.due_leaves,
-        chains.filter(|n| *n >= 4).count() as u64,
+        chains.filter(|n| *n >= 3).count() as u64,
         "leaves that are due"
     );
     let base_bytes = sum(&mut nodes.iter().map(|node| &node.base));

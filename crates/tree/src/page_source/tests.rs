@@ -26,8 +26,11 @@ fn part() -> Source {
         len: bytes.len() as u32,
     };
     bind(id.address(), &mut bytes);
-    let page = Page::open(id, &Bytes::from(bytes)).unwrap();
-    let mut source = Source::of_page((StreamKind::Delta, id), page, None, None);
+    let bytes = Bytes::from(bytes);
+    let head = PageHead::open(id, &bytes).unwrap();
+    let page = Page::open(id, &bytes).unwrap();
+    let mut source = Source::of_head((StreamKind::Delta, id), head, None);
+    source.blocks = smallvec![Some(page)];
     source.bound(Some(&Part {
         low: b"k3".as_slice().into(),
         has_low: true,
