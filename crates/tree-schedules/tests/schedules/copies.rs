@@ -2,7 +2,7 @@
 //! content of one moment of its call, and a power cut beside a system checkpoint loses nothing.
 
 use crate::case;
-use crate::history::Script;
+use crate::history::{Script, WRITERS};
 use crate::world::{ERASED, World, open, options};
 use basalt_env::sync::explore::{CASE, Counts, below, count, counted, counts, percent};
 use basalt_env::sync::yield_now;
@@ -37,29 +37,42 @@ fn model(totals: &Counts, own: &Counts) {
         value_bytes: [30, 100],
     };
     let least = [0, 1 << 20][below(2) as usize];
-    // Each maintenance takes a system checkpoint.
-    let world = World::new(options(least).checkpoint_bytes(0), script, totals);
+    // Each maintenance takes a system checkpoint. In half of the schedules it does nothing else, so
+    // that commits meet the system checkpoints more often.
+    let options = options(least).checkpoint_bytes(0);
+    let options = match percent(50) {
+        true => options,
+        false => options
+            .max_deltas(64)
+            .mapping_bytes(1 << 20)
+            .cold_merge_ratio(0.0)
+            .base_garbage(1.0)
+            .delta_garbage(1.0)
+            .max_space_amp(100.0),
+    };
+    let world = World::new(options, script, totals);
     let mut threads = Vec::new();
-    for writer in 0..2 {
+    for writer in 0..WRITERS {
         let world = world.clone();
         threads.push(shuttle::thread::spawn(move || {
             (0..4).for_each(|_| world.write(writer));
         }));
     }
     let cuts = Arc::new(Mutex::new(Vec::new()));
-    let (maintainer, to) = (world.clone(), cuts.clone());
-    threads.push(shuttle::thread::spawn(move || {
-        for _ in 0..4 {
-            (0..below(10)).for_each(|_| yield_now());
-            match percent(70) {
-                true => maintainer.tree.maintain().expect("maintains"),
-                false => maintainer.maintain(),
+    for _ in 0..2 {
+        let (maintainer, to) = (world.clone(), cuts.clone());
+        threads.push(shuttle::thread::spawn(move || {
+            for _ in 0..3 {
+                match percent(80) {
+                    true => maintainer.tree.maintain().expect("maintains"),
+                    false => maintainer.maintain(),
+                }
+                // A later system checkpoint would hide what is wrong with this one.
+                to.lock().unwrap().push(maintainer.cut_the_power());
+                maintainer.note_extents();
             }
-            // A later system checkpoint would hide what is wrong with this one.
-            to.lock().unwrap().push(maintainer.cut_the_power());
-            maintainer.note_extents();
-        }
-    }));
+        }));
+    }
     let copied = Arc::new(Mutex::new(Vec::new()));
     let (copier, to, of_copier) = (world.clone(), copied.clone(), own.clone());
     threads.push(shuttle::thread::spawn(move || {
@@ -116,7 +129,7 @@ fn copies_and_system_checkpoints_have_one_moment_in_any_schedule() {
     );
     if campaign::case().is_none() {
         assert!(checkpoints > 3 * schedules, "{checkpoints} checkpoints");
-        assert_eq!(cuts, 4 * schedules);
+        assert_eq!(cuts, 6 * schedules);
         assert!(beside > schedules / 4, "{beside} copies beside commits");
         assert!(erased > schedules, "{erased} extents were erased");
     }
