@@ -271,15 +271,18 @@ impl World {
         (crashed(&self.disk), moment)
     }
 
-    /// Opens what survived a power cut: it has a content of the history, and the tree goes on.
+    /// Opens what survived a power cut: it has a content of the history. Sometimes the
+    /// tree goes on.
     pub fn recover(&self, (disk, moment): (Arc<SimFs>, u64)) {
         let survived = open(&disk, DIR, &self.options);
         survived.verify().expect("verifies");
         self.saw(&survived, (moment, moment), true);
-        let content = read(&survived, &survived.snapshot());
-        survived.maintain().expect("maintains");
-        assert!(read(&survived, &survived.snapshot()) == content);
-        survived.verify().expect("verifies");
+        if percent(40) {
+            let content = read(&survived, &survived.snapshot());
+            survived.maintain().expect("maintains");
+            assert!(read(&survived, &survived.snapshot()) == content);
+            survived.verify().expect("verifies");
+        }
         survived.abandon().expect("closes");
     }
 
