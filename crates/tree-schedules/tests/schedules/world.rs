@@ -271,8 +271,8 @@ impl World {
         (crashed(&self.disk), moment)
     }
 
-    /// Opens what survived a power cut: it has a content of the history. Sometimes the
-    /// tree goes on.
+    /// Opens what survived a power cut: it has a content of the history. Sometimes the tree goes
+    /// on.
     pub fn recover(&self, (disk, moment): (Arc<SimFs>, u64)) {
         let survived = open(&disk, DIR, &self.options);
         survived.verify().expect("verifies");
