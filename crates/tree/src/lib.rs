@@ -70,10 +70,12 @@ pub use inspect::{
     PagePosition, PageRange,
 };
 #[cfg(feature = "schedules")]
-pub use lock_order::{LOCK_ORDER, USAGE_LOCK_ORDER};
+pub use lock_order::LOCK_ORDER;
 pub use options::TreeOptions;
 pub use page_tree::{
     EntryCursor, FoundEntry, PageTree, TreeCheck, TreeCopy, TreeCopyReport, TreeIter, TreeSnapshot,
 };
 pub use salvage::{LostPages, TreeSalvage};
 pub use stats::PageTreeStats;
+#[cfg(feature = "schedules")]
+pub use usage::LOCK_ORDER as USAGE_LOCK_ORDER;

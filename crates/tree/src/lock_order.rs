@@ -2,11 +2,11 @@
 
 use basalt_env::sync::lock_log::CrateLocks;
 
-/// All locks of this crate but `Storage::usage`, which `USAGE_LOCK_ORDER` lists.
+/// All locks of this crate but `Storage::usage`, which `usage` lists.
 ///
 /// | lock | what it serialises | held over |
 /// |---|---|---|
-/// | `CheckpointLock::running` | user checkpoints that may not run beside others | a user checkpoint |
+/// | `CheckpointLock::running` | user checkpoints that must run alone | a user checkpoint |
 /// | `Storage::maintenance` | changes of base pages | the I/O of one transaction |
 /// | `Storage::erasing` | erasures of extents | the edit of a stream |
 /// | `Storage::commit` | commits of system transactions, system checkpoints | one record's sync |
@@ -24,11 +24,4 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "ColdLeaves::budget",
         "PaidLeaves::waiting",
     ],
-};
-
-/// The lock of the usage table. It stands below the locks of the crate `stream`: an append takes it
-/// to hold the extent that it writes to.
-pub const USAGE_LOCK_ORDER: CrateLocks = CrateLocks {
-    order: &["Storage::usage"],
-    leaves: &[],
 };
