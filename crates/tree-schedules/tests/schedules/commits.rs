@@ -84,7 +84,7 @@ fn model(totals: &Counts, costs: &Counts) {
 fn commits_keep_one_order_in_any_schedule() {
     let (totals, costs) = (counts(), counts());
     let mut schedules = 0;
-    for seed in campaign::cases(0..10 * campaign::scale()) {
+    for seed in campaign::cases(0..8 * campaign::scale()) {
         let _repeat = repeat!(commits_keep_one_order_in_any_schedule, "BASALT_CASE={seed}");
         let (totals, costs) = (totals.clone(), costs.clone());
         case(seed, move || model(&totals, &costs));

@@ -98,8 +98,8 @@ impl Script {
         own.chain(shared).collect()
     }
 
-    /// Returns the contents of the user checkpoints before the first round. The last one changes one
-    /// leaf, which no round changes.
+    /// Returns the contents of the user checkpoints before the first round. The last one changes
+    /// one leaf, which no round changes.
     pub fn preload(&self) -> Vec<Content> {
         if !self.is_preloaded {
             return Vec::new();
