@@ -39,6 +39,8 @@ mod tests;
 
 pub use extent::{EXTENT_HEADER, ExtentAddress, ExtentId, ExtentInfo};
 pub use options::StreamOptions;
+#[cfg(feature = "schedules")]
+pub use stream::LOCK_ORDER;
 pub use stream::Stream;
 
 /// LavaFS keeps the same contract as the simulated disk, and passes the same tests.

@@ -24,6 +24,20 @@ pub struct Stream {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// All locks of this crate, for tests under the scheduler: `docs/testing/schedules.md`.
+///
+/// | lock | what it serialises | held over |
+/// |---|---|---|
+/// | `Stream::names` | erasures, and links that need the names of extents | the links of a stream |
+/// | `Stream::appends` | appends, and the choice of the extent | one append |
+/// | `Stream::manifested` | changes of the manifest | one edit |
+#[cfg(feature = "schedules")]
+pub const LOCK_ORDER: basalt_env::sync::lock_log::CrateLocks =
+    basalt_env::sync::lock_log::CrateLocks {
+        order: &["Stream::names", "Stream::appends", "Stream::manifested"],
+        leaves: &["Stream::extents", "Extent::file"],
+    };
+
 /// Locks, in this order: `names`, `appends`, `manifested`; then `extents`, a leaf.
 pub(crate) struct Inner {
     pub env: Env,

@@ -5,7 +5,8 @@ use basalt_env::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, named};
 
 /// Serialises user checkpoints that may write delta pages of index pages. Readers take such a page
 /// as newer than all pages of the leaves below it. If another checkpoint appended to a leaf
-/// meanwhile and committed later, the older entry would hide the newer one.
+/// meanwhile and committed later, the older entry would hide the newer one. The same holds for the
+/// first base pages: a delta page of the empty leaf, committed before them, would hide them.
 pub(crate) struct CheckpointLock {
     running: RwLock<()>,
     /// True if user checkpoints may write delta pages of index pages. It stays true until the tree
@@ -17,8 +18,10 @@ pub(crate) struct CheckpointLock {
 pub(crate) enum CheckpointGuard<'a> {
     /// Others run beside it. It writes delta pages of leaves only.
     Concurrent(#[expect(dead_code)] RwLockReadGuard<'a, ()>),
-    /// No other one runs.
+    /// No other one runs. It may write delta pages of index pages.
     Exclusive(#[expect(dead_code)] RwLockWriteGuard<'a, ()>),
+    /// No other one runs. It writes base pages, or delta pages of leaves only.
+    Alone(#[expect(dead_code)] RwLockWriteGuard<'a, ()>),
 }
 
 impl Default for CheckpointLock {
@@ -46,5 +49,14 @@ impl CheckpointLock {
             }
         }
         CheckpointGuard::Exclusive(self.running.write())
+    }
+
+    /// Begins a user checkpoint beside which no other one may run. Waits for others.
+    pub fn enter_alone(&self) -> CheckpointGuard<'_> {
+        let alone = self.running.write();
+        match self.allows_index_deltas.load(SeqCst) {
+            true => CheckpointGuard::Exclusive(alone),
+            false => CheckpointGuard::Alone(alone),
+        }
     }
 }

@@ -19,6 +19,7 @@
 //! | `explain` | what a lookup of a key visits, and why |
 //! | `salvage` | what can be read of a damaged tree |
 //! | `page_tree` | the interface of the storage tier |
+//! | `lock_order` | the order of all locks, for tests under the scheduler |
 //!
 //! A module depends only on modules above it in this table.
 
@@ -38,6 +39,8 @@ mod explain;
 pub mod fuzzing;
 mod inspect;
 mod leaf_pages;
+#[cfg(feature = "schedules")]
+mod lock_order;
 mod mapping;
 mod mapping_limit;
 mod options;
@@ -67,9 +70,13 @@ pub use inspect::{
     InspectedExtent, InspectedNode, InspectedPage, PageContent, PageCounts, PageEntry,
     PagePosition, PageRange,
 };
+#[cfg(feature = "schedules")]
+pub use lock_order::LOCK_ORDER;
 pub use options::TreeOptions;
 pub use page_tree::{
     EntryCursor, FoundEntry, PageTree, TreeCheck, TreeCopy, TreeCopyReport, TreeIter, TreeSnapshot,
 };
 pub use salvage::{LostPages, TreeSalvage};
 pub use stats::PageTreeStats;
+#[cfg(feature = "schedules")]
+pub use usage::LOCK_ORDER as USAGE_LOCK_ORDER;

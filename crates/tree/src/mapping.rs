@@ -12,7 +12,7 @@
 mod codec;
 
 use crate::page_id::PageId;
-use basalt_env::sync::RwLock;
+use basalt_env::sync::{RwLock, named};
 pub(crate) use codec::{get_bytes, put_bytes};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
@@ -220,7 +220,9 @@ pub(crate) struct MappingTable {
 impl MappingTable {
     pub fn new() -> MappingTable {
         MappingTable {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            shards: (0..SHARDS)
+                .map(|_| named("MappingTable::shard", RwLock::default()))
+                .collect(),
         }
     }
 

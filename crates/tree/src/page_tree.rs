@@ -202,7 +202,8 @@ impl PageTree {
     /// Writes entries as [`PageTree::write`] does, for a memory tier whose own record decides
     /// whether they count. Readers see them at once. If the process ends before
     /// [`PageTree::confirm`], the next open asks about `note` ([`PageTree::open_keeping`]). Until
-    /// then the pages of the content before stay.
+    /// then the pages of the content before stay. Several writes may wait for one confirmation if
+    /// one record decides about all of them: pages of a content between them may be erased.
     pub fn write_unconfirmed(&self, entries: &mut dyn SortedEntries, note: Vec<u8>) -> Result<()> {
         let prepared = (self.storage).prepare_user_checkpoint(entries, Some(note))?;
         self.storage.commit_unconfirmed(&prepared).map(|_| ())

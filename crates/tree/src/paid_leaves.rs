@@ -3,8 +3,8 @@
 //! pay: once their reads of the delta pages have cost as much as the merge, it is due.
 
 use crate::page_id::PageId;
-use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use basalt_env::sync::{Mutex, named};
 use std::collections::BTreeSet;
 
 /// A read of a delta page takes about as long as a merge takes for this many bytes of a leaf: it
@@ -18,13 +18,22 @@ const MOST_WAITING: usize = 4096;
 const LEAVES_AT_ONCE: usize = 64;
 
 /// The leaves that readers have paid for.
-#[derive(Default)]
 pub(crate) struct PaidLeaves {
     waiting: Mutex<BTreeSet<PageId>>,
     /// True if the waiting leaves are to be merged. Readers look at it without the lock.
     are_due: AtomicBool,
     /// Reads of delta pages so far.
     reads: AtomicU64,
+}
+
+impl Default for PaidLeaves {
+    fn default() -> PaidLeaves {
+        PaidLeaves {
+            waiting: named("PaidLeaves::waiting", Mutex::default()),
+            are_due: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+        }
+    }
 }
 
 impl PaidLeaves {

@@ -287,12 +287,12 @@ impl Storage {
 
     /// Forgets the usage of extents that were erased after the checkpoint.
     fn forget_erased(&self) {
-        let mut usage = self.usage.lock();
         let there: BTreeSet<ExtentId> = [&self.base, &self.delta]
             .iter()
             .flat_map(|stream| stream.extents())
             .map(|extent| extent.id)
             .collect();
+        let mut usage = self.usage.lock();
         let unused = usage
             .iter()
             .filter(|(id, usage)| usage.valid == 0 && !there.contains(id));
@@ -302,9 +302,9 @@ impl Storage {
 
     /// Checks that the streams have all extents with pages.
     fn check_extents(&self) -> Result<()> {
-        let usage = self.usage.lock();
         for (kind, name) in [(StreamKind::Base, BASE), (StreamKind::Delta, DELTA)] {
             let extents = self.stream(kind).extents();
+            let usage = self.usage.lock();
             let there: BTreeSet<ExtentId> = extents.iter().map(|extent| extent.id).collect();
             let mut used = usage
                 .iter()

@@ -7,6 +7,15 @@ use basalt_kv::encoding::{get_varint64, put_varint};
 use basalt_stream::ExtentId;
 use std::collections::BTreeMap;
 
+/// The lock of the usage table, for tests under the scheduler. It stands below the locks of the
+/// crate `stream`: an append takes it to hold the extent that it writes to.
+#[cfg(feature = "schedules")]
+pub const LOCK_ORDER: basalt_env::sync::lock_log::CrateLocks =
+    basalt_env::sync::lock_log::CrateLocks {
+        order: &["Storage::usage"],
+        leaves: &[],
+    };
+
 /// The stream of a page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum StreamKind {

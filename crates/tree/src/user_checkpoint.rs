@@ -224,7 +224,11 @@ impl Storage {
         changes: &mut dyn SortedEntries,
         note: Option<Vec<u8>>,
     ) -> Result<Prepared<'_>> {
-        let guard = self.checkpoints.enter();
+        let mut guard = self.checkpoints.enter();
+        if self.is_empty(&self.view())? {
+            drop(guard);
+            guard = self.checkpoints.enter_alone();
+        }
         let maintenance = self.maintenance.try_lock();
         let view = self.view();
         if let Some(maintenance) = maintenance

@@ -13,6 +13,8 @@ const SCHEDULED: &[&str] = &[
     "blob",
     "lsm",
     "log",
+    "stream",
+    "tree",
     "transactions",
 ];
 

@@ -72,6 +72,7 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
         "-p basalt-server ",
         "-p basalt-stream ",
         "-p basalt-tree ",
+        "-p basalt-tree-schedules ",
         "-p basalt-cli ",
     ];
     for test in patch.header("Test") {
