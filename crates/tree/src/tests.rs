@@ -1,6 +1,7 @@
 //! The storage tier against a model, with small pages, short chains and small extents.
 
 mod cold_leaves;
+mod damaged_chains;
 mod dropped_entries;
 mod index_deltas;
 mod mapping_limit;
