@@ -3,6 +3,7 @@
 use super::*;
 use crate::tests::{Changes, Content, DIR, content, disk, open_with, options, write};
 use crate::{PageTree, TreeOptions};
+use basalt_env::sync::atomic::AtomicBool;
 use basalt_env::{Env, Random};
 use basalt_fs::FileSystem;
 use basalt_sim::SimFs;
@@ -317,4 +318,47 @@ fn extents_that_a_transaction_writes_to_keep_their_ranges() {
         storage.verify().unwrap();
     }
     assert!(kept > 10, "{kept}");
+}
+
+/// One thread writes, and two maintain the tree: one drops ranges that the other one has derived.
+#[test]
+fn threads_drop_and_derive_ranges_of_one_tree() {
+    let env = Env::for_tests(disk(8), 8);
+    let options = options().usage_bytes(100).base_garbage(0.3);
+    let tree = PageTree::open(&env, DIR, &options).unwrap();
+    let random = Random::from_seed(8);
+    let mut model = Content::new();
+    let is_writing = AtomicBool::new(true);
+    basalt_env::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while is_writing.load(SeqCst) {
+                    tree.maintain().unwrap();
+                    tree.verify().unwrap();
+                }
+            });
+        }
+        for round in 0..100 {
+            let count = if round == 0 { 10 * KEYS } else { 600 };
+            let changes = some_changes(&random, count, round);
+            let borrowed = changes.iter();
+            tree.write(borrowed.map(|(key, value)| (&key[..], value.as_deref())))
+                .unwrap();
+            for (key, value) in changes {
+                model.insert(key, value.unwrap());
+            }
+        }
+        is_writing.store(false, SeqCst);
+    });
+    tree.maintain().unwrap();
+    println!(
+        "threads derived {} ranges",
+        tree.stats().derived_extent_ranges
+    );
+    let found = tree.iter(&tree.snapshot(), b"").unwrap();
+    let found = found.map(|entry| entry.unwrap());
+    let found: Content = found.map(|(key, value)| (key, value.to_vec())).collect();
+    assert!(found == model);
+    tree.verify().unwrap();
+    tree.close().unwrap();
 }
