@@ -37,6 +37,13 @@ impl Storage {
     ///
     /// Errors: those of reading and writing; what was collected before stays so.
     pub fn collect_garbage(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
+        let collected = self.collect_for_space(goes_on);
+        // The ranges of collected extents are gone, and moved pages made others.
+        self.limit_usage();
+        collected
+    }
+
+    fn collect_for_space(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let mut erased = self.collect_once(goes_on)?;
         for _ in 1..MOST_PASSES {
             if !goes_on() || self.extents_to_collect_for_space().is_empty() {
@@ -124,37 +131,72 @@ impl Storage {
         chosen
     }
 
-    fn relocate_bases(
+    /// Writes the live pages of extents again, as long as `goes_on` returns true. If the ranges of
+    /// some were dropped, derives them.
+    ///
+    /// Errors: those of reading and of [`Storage::commit`]; what was written before stays so.
+    /// Damage is returned when the other extents are done.
+    pub fn relocate_bases(
         &self,
         victims: &BTreeSet<ExtentId>,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<()> {
-        for extent in victims {
-            if !goes_on() {
+        let mut waiting = victims.clone();
+        let (mut damaged, mut failed) = (BTreeSet::new(), None);
+        loop {
+            for extent in waiting.clone() {
+                if !goes_on() {
+                    return failed.map_or(Ok(()), Err);
+                }
+                match self.relocate_extent(extent) {
+                    Ok(false) => continue,
+                    Ok(true) => {}
+                    // A page that cannot be read keeps only its own extent from the collection.
+                    Err(e) if e.kind() == ErrorKind::Corruption => failed = failed.or(Some(e)),
+                    Err(e) => return Err(e),
+                }
+                waiting.remove(&extent);
+            }
+            if waiting.is_empty() {
                 break;
             }
-            let _maintenance = self.maintenance.lock();
-            let ranges = match self.usage.lock().get(*extent) {
-                Some(usage) => usage.ranges.clone(),
-                None => continue,
-            };
-            let mut writer = PageWriter::new(self, StreamKind::Base);
-            writer.cause = PageWriteCause::Collection;
-            let mut tx = SystemTx::default();
-            for (begin, end) in ranges {
-                let mut at = begin;
-                let mut window = (begin, Bytes::new());
-                while at < end {
-                    let (id, page) = self.page_at(*extent, at, end, &mut window)?;
-                    at += id.len;
-                    self.relocate_base(id, &page, &mut writer, &mut tx)?;
-                }
+            let derived = self.derive_ranges(&damaged, goes_on)?;
+            failed = failed.or(derived.failed);
+            if derived.known.is_empty() && derived.damaged.is_empty() {
+                break;
             }
-            if !tx.changes.is_empty() || tx.root.is_some() {
-                self.commit(&tx)?;
+            waiting.retain(|extent| !derived.damaged.contains(extent));
+            damaged.extend(derived.damaged);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Writes the live pages of an extent again. Returns false if its ranges are not known.
+    fn relocate_extent(&self, extent: ExtentId) -> Result<bool> {
+        let _maintenance = self.maintenance.lock();
+        let ranges = match self.usage.lock().get(extent) {
+            Some(usage) => usage.ranges.clone(),
+            None => return Ok(true),
+        };
+        let Some(ranges) = ranges else {
+            return Ok(false);
+        };
+        let mut writer = PageWriter::new(self, StreamKind::Base);
+        writer.cause = PageWriteCause::Collection;
+        let mut tx = SystemTx::default();
+        for (begin, end) in ranges.iter() {
+            let mut at = begin;
+            let mut window = (begin, Bytes::new());
+            while at < end {
+                let (id, page) = self.page_at(extent, at, end, &mut window)?;
+                at += id.len;
+                self.relocate_base(id, &page, &mut writer, &mut tx)?;
             }
         }
-        Ok(())
+        if !tx.changes.is_empty() || tx.root.is_some() {
+            self.commit(&tx)?;
+        }
+        Ok(true)
     }
 
     /// Returns the base page at `offset`. `window` has bytes of the extent, and the offset of the

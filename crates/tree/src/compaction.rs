@@ -78,11 +78,45 @@ impl Storage {
             // A leaf that cannot be read keeps no other one from its compaction.
             match self.compact_around(key) {
                 Ok(is_done) => done += usize::from(is_done),
-                Err(e) if e.kind() == ErrorKind::Corruption => failed = failed.or(Some(e)),
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    failed = failed.or(Some(e));
+                    done += usize::from(self.consolidate_behind_damage(key)?);
+                }
                 Err(e) => return Err(e),
             }
         }
         failed.map_or(Ok(done), Err)
+    }
+
+    /// Consolidates the delta pages of a leaf or an index page that are newer than its damaged
+    /// ones. Otherwise its chain would grow with each user checkpoint. Returns false if there is
+    /// nothing to consolidate.
+    ///
+    /// Errors: those of reading, but for damage, and of [`Storage::commit`].
+    fn consolidate_behind_damage(&self, key: PageId) -> Result<bool> {
+        let _maintenance = self.maintenance.lock();
+        let view = self.view();
+        let State::Live(pages) = self.mapping.get(key, view.time) else {
+            return Ok(false);
+        };
+        let mut loaded = LoadedPages::new();
+        let mut first = pages.deltas.len();
+        for delta in pages.deltas.iter().rev() {
+            match self.page_uncached(StreamKind::Delta, delta.id) {
+                Ok(page) => loaded.insert(delta.id, page),
+                Err(e) if e.kind() == ErrorKind::Corruption => break,
+                Err(e) => return Err(e),
+            };
+            first -= 1;
+        }
+        if pages.deltas.len() - first < 2 {
+            return Ok(false);
+        }
+        let kept = first + old_to_keep(&pages.deltas[first..]);
+        let mut compaction = Compaction::new(self, view);
+        compaction.consolidate(key, &pages, kept, &loaded)?;
+        self.commit(&compaction.tx)?;
+        Ok(true)
     }
 
     /// Compacts a leaf, and its siblings that are due. Returns false if it is not due any more.

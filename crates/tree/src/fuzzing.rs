@@ -190,6 +190,12 @@ fn checkpoint() -> SystemCheckpoint {
     let mut usage = UsageTable::default();
     usage.add(StreamKind::Base, id(100, 300), 4);
     usage.add(StreamKind::Base, id(1000, 300), 5);
+    let other = PageId {
+        extent: ExtentId(8),
+        ..id(100, 300)
+    };
+    usage.add(StreamKind::Base, other, 6);
+    usage.drop_ranges(&[(other.extent, 1000)], 0);
     SystemCheckpoint {
         time: 9,
         root: Root {

@@ -381,7 +381,11 @@ impl Storage {
         };
         let mut reached: BTreeMap<ExtentId, u64> = BTreeMap::new();
         let mut unlisted = 0;
+        let mut beside_ranges: Option<PageId> = None;
         self.inspect_pages(&view, false, &mut |node, pages| {
+            if !usage.has_base(pages.base) {
+                beside_ranges = beside_ranges.or(Some(pages.base));
+            }
             let deltas = pages.deltas.iter().map(|delta| delta.id);
             for id in deltas.chain([pages.base]) {
                 *reached.entry(id.extent).or_default() += u64::from(id.len);
@@ -403,7 +407,21 @@ impl Storage {
             // What is below a damaged page was not reached.
             return survey;
         }
+        if let Some(page) = beside_ranges {
+            // With the sums below, this proves that the ranges have these pages and nothing else.
+            let what = "the ranges of its extent do not have this page";
+            let damage = self.bad_page(StreamKind::Base, page, what);
+            survey.damage.push(damage);
+        }
         for (extent, usage) in usage.iter() {
+            let in_ranges = usage.ranges.as_ref().map_or(0, |ranges| ranges.total());
+            let has_sum = usage.kind == StreamKind::Base && usage.ranges.is_some();
+            if has_sum && in_ranges != usage.valid {
+                survey.damage.push(self.inconsistent(format!(
+                    "the ranges of extent {extent} have {in_ranges} bytes, and {} count as in use",
+                    usage.valid
+                )));
+            }
             let found = reached.remove(&extent).unwrap_or(0);
             if found != usage.valid {
                 survey.damage.push(self.inconsistent(format!(

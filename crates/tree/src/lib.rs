@@ -62,6 +62,7 @@ mod system_log;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod usage_limit;
 mod user_checkpoint;
 
 pub use entries::{Change, DropObserver, DroppedEntry, EntryDecision, EntryFilter, SortedEntries};

@@ -51,6 +51,12 @@ pub struct TreeOptions {
     /// leaves and their index pages, so that the leaves need no entry in the table. Entries of
     /// index pages, and those that only old snapshots need, stay. Default 16 MiB.
     pub mapping_bytes: u64,
+    /// Most bytes of memory of the ranges of valid bytes in extents of base pages, any number. Above
+    /// it, maintenance drops the ranges of the extents with the least fraction of garbage. A garbage
+    /// collection of such an extent reads all index pages to derive them, for as many extents at
+    /// once as fit in the free part of this number or a quarter of it, and for one at least
+    /// (decision 0049). Default 8 MiB.
+    pub usage_bytes: u64,
     /// Compression of pages. Default LZ4.
     pub compression: Compression,
     /// Garbage collection rewrites a sealed extent of base pages when this fraction of it is
@@ -85,6 +91,7 @@ impl fmt::Debug for TreeOptions {
             .field("leaf_delta_bytes", &self.leaf_delta_bytes)
             .field("cold_merge_ratio", &self.cold_merge_ratio)
             .field("mapping_bytes", &self.mapping_bytes)
+            .field("usage_bytes", &self.usage_bytes)
             .field("compression", &self.compression)
             .field("base_garbage", &self.base_garbage)
             .field("delta_garbage", &self.delta_garbage)
@@ -108,6 +115,7 @@ impl Default for TreeOptions {
             leaf_delta_bytes: None,
             cold_merge_ratio: 0.25,
             mapping_bytes: 16 << 20,
+            usage_bytes: 8 << 20,
             compression: Compression::Lz4,
             base_garbage: 0.5,
             delta_garbage: 0.75,
@@ -185,6 +193,13 @@ impl TreeOptions {
     #[must_use]
     pub fn mapping_bytes(mut self, mapping_bytes: u64) -> Self {
         self.mapping_bytes = mapping_bytes;
+        self
+    }
+
+    /// Sets [`TreeOptions::usage_bytes`].
+    #[must_use]
+    pub fn usage_bytes(mut self, usage_bytes: u64) -> Self {
+        self.usage_bytes = usage_bytes;
         self
     }
 

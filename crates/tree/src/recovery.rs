@@ -280,6 +280,7 @@ impl Storage {
         }
         self.book_mapping();
         self.forget_erased();
+        self.book_usage();
         self.check_extents()?;
         self.set_recovered(time, root, note, log_bytes);
         Ok(dropped)

@@ -2,7 +2,8 @@
 //!
 //! If the logs can be read, the mapping table says which pages count, and in which order. The
 //! leaves below an index page that cannot be read are found in the extents. Then every loss is
-//! known.
+//! known. In an extent whose ranges were dropped, the salvage cannot always distinguish garbage from
+//! live leaves, so deleted keys of the index page may show again.
 //!
 //! If the logs cannot be read, all pages in the extents are taken, garbage among them. Each page
 //! has the number of the newest user checkpoint whose changes it has. Of a key, the entry of the
@@ -10,8 +11,10 @@
 //! for no key between its first and its last one. Values that were overwritten or deleted may show
 //! again: keys at the edges of leaves, and keys whose newest page cannot be read.
 
+mod hidden_leaves;
+
 use crate::entries::{SortedEntries, is_delete};
-use crate::mapping::{Delta, Pages, State};
+use crate::mapping::{Delta, Pages};
 use crate::page::{Page, PageKind};
 use crate::page_format::{PAGE_HEADER, len_of_page_at};
 use crate::page_id::PageId;
@@ -148,6 +151,10 @@ struct Walk<'a> {
     met: BTreeSet<PageId>,
     /// The ranges of index pages that cannot be read.
     hidden: Vec<KeyBounds>,
+    /// The base pages of these index pages, and what is wrong with them.
+    hidden_pages: Vec<(PageId, String)>,
+    /// True if leaves below them may be garbage.
+    is_in_doubt: bool,
 }
 
 impl Walk<'_> {
@@ -178,12 +185,11 @@ impl Walk<'_> {
         let page = match self.storage.page_uncached(StreamKind::Base, pages.base) {
             Ok(page) if page.kind == PageKind::Index && page.level == level => page,
             Ok(_) => {
-                self.hidden.push((low, high));
-                return Ok(());
+                let what = format!("expected an index page of level {level}");
+                return self.hide(pages.base, what, (low, high));
             }
             Err(e) if is_damage(&e) => {
-                self.hidden.push((low, high));
-                return Ok(());
+                return self.hide(pages.base, e.to_string(), (low, high));
             }
             Err(e) => return Err(e),
         };
@@ -197,6 +203,13 @@ impl Walk<'_> {
                 next.or_else(|| high.clone()),
             )?;
         }
+        Ok(())
+    }
+
+    /// Notes an index page that cannot be read, and its range.
+    fn hide(&mut self, base: PageId, reason: String, range: KeyBounds) -> Result<()> {
+        self.hidden.push(range);
+        self.hidden_pages.push((base, reason));
         Ok(())
     }
 
@@ -251,111 +264,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Finds the leaves below index pages that cannot be read.
-    fn find_leaves(&mut self) -> Result<()> {
-        let mut found: BTreeSet<PageId> = BTreeSet::new();
-        let (_, usage) = self.storage.view_with_usage();
-        let of_base = |kind| kind == StreamKind::Base;
-        for (extent, usage) in usage.iter().filter(|(_, usage)| of_base(usage.kind)) {
-            for (begin, end) in &usage.ranges {
-                self.leaves_of_range(extent, *begin, *end, &mut found)?;
-            }
-        }
-        // The delta pages of leaves whose base page cannot be read.
-        let mut others = Vec::new();
-        self.storage.mapping.for_each(|key, state| {
-            if let State::Live(pages) = state
-                && !pages.deltas.is_empty()
-                && !self.met.contains(&key)
-                && !found.contains(&key)
-            {
-                others.push((key, pages.clone()));
-            }
-        });
-        others.sort_unstable_by_key(|(key, _)| *key);
-        for (_, pages) in others {
-            match pages.has_index_deltas {
-                true => self.deltas(&pages, None, None)?,
-                false => self.leaf(&pages, None, None)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the leaves in a range of an extent that were not met.
-    fn leaves_of_range(
-        &mut self,
-        extent: ExtentId,
-        begin: u32,
-        end: u32,
-        found: &mut BTreeSet<PageId>,
-    ) -> Result<()> {
-        let at = PageId {
-            extent,
-            offset: begin,
-            len: end - begin,
-        };
-        let bytes = match (self.storage.base).read(at.address(), at.len as usize) {
-            Ok(bytes) => bytes,
-            Err(e) if is_damage(&e) => {
-                self.lose_range(at, &e.to_string());
-                return Ok(());
-            }
-            Err(e) => return Err(e),
-        };
-        let mut at = 0;
-        while at < bytes.len() {
-            let address = ExtentAddress {
-                extent,
-                offset: u64::from(begin) + at as u64,
-            };
-            let Some(len) = len_of_page_at(address, &bytes[at..]) else {
-                let rest = (at + 1..bytes.len()).find(|next| {
-                    let offset = u64::from(begin) + *next as u64;
-                    len_of_page_at(ExtentAddress { extent, offset }, &bytes[*next..]).is_some()
-                });
-                let next = rest.unwrap_or(bytes.len());
-                let hole = PageId {
-                    extent,
-                    offset: begin + at as u32,
-                    len: (next - at) as u32,
-                };
-                self.lose_range(hole, "no page verifies here");
-                at = next;
-                continue;
-            };
-            let id = PageId {
-                extent,
-                offset: begin + at as u32,
-                len: len.min((bytes.len() - at) as u32),
-            };
-            let stored = bytes.slice(at..at + id.len as usize);
-            at += id.len as usize;
-            let page = match Page::open(id, &stored) {
-                Ok(page) if page.kind == PageKind::Leaf => page,
-                Ok(_) => continue,
-                // If an index page names it, its loss is known already.
-                Err(what) => {
-                    self.lose_range(id, &what);
-                    continue;
-                }
-            };
-            let keys = [page.mapping, Some(id)].into_iter().flatten();
-            let mut live =
-                keys.filter_map(|key| match self.storage.mapping.get(key, self.view.time) {
-                    State::Live(pages) if pages.base == id => Some((key, pages)),
-                    _ => None,
-                });
-            if let Some((key, pages)) = live.next()
-                && !self.met.contains(&key)
-                && found.insert(key)
-            {
-                self.leaf(&pages, None, None)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Notes bytes of base pages that cannot be read, unless a leaf that was met has them.
     fn lose_range(&mut self, at: PageId, reason: &str) {
         let e = Error::new(ErrorKind::Corruption, reason.to_string());
@@ -375,6 +283,7 @@ impl Walk<'_> {
         self.lost.push(LostPages {
             from: from.flatten(),
             to: to.filter(|_| !unbounded),
+            older_may_reappear: self.is_in_doubt,
             ..lost
         });
     }
@@ -585,6 +494,8 @@ impl TreeSalvage {
             lost: Vec::new(),
             met: BTreeSet::new(),
             hidden: Vec::new(),
+            hidden_pages: Vec::new(),
+            is_in_doubt: false,
         };
         walk.below(root.id, root.level, None, None)?;
         if !walk.hidden.is_empty() {

@@ -39,6 +39,12 @@ pub struct PageTreeStats {
     pub base_extent_bytes: u64,
     /// Bytes of all extents of delta pages.
     pub delta_extent_bytes: u64,
+    /// Bytes of memory of the ranges of valid bytes in extents of base pages.
+    pub extent_range_bytes: u64,
+    /// Number of extents of base pages whose ranges were dropped to save memory.
+    pub extents_without_ranges: u64,
+    /// Number of extents whose ranges were derived from index pages, since the tree was opened.
+    pub derived_extent_ranges: u64,
     /// Bytes of extents of base pages that no valid page has, headers included.
     pub base_garbage_bytes: u64,
     /// Bytes of extents of delta pages that no valid page has, headers included. At least so many:

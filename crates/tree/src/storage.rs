@@ -73,6 +73,8 @@ pub(crate) struct WriteCounters {
     system_checkpoints: AtomicU64,
     /// Leaves that were merged for readers, and because they were cold.
     merged_leaves: [AtomicU64; 2],
+    /// Extents whose ranges were derived again.
+    pub derived_ranges: AtomicU64,
 }
 
 impl WriteCounters {
@@ -130,6 +132,8 @@ pub(crate) struct Storage {
     commit: Mutex<Commit>,
     pub written: WriteCounters,
     pub usage: Mutex<UsageTable>,
+    /// What the ledger knows of the memory of `usage`.
+    pub usage_memory: Mutex<Reservation>,
     /// Bytes of the system log since the last checkpoint. Changed under `commit`.
     log_bytes: AtomicU64,
     /// Leaves to be merged for readers.
@@ -168,7 +172,8 @@ impl Storage {
             contradiction: None,
             next_part,
         };
-        let mapping_memory = parts.env.ledger().reserve(MemoryKind::Index, 0);
+        let reserve = || parts.env.ledger().reserve(MemoryKind::Index, 0);
+        let (mapping_memory, usage_memory) = (reserve(), reserve());
         Storage {
             env: parts.env,
             dir: parts.dir,
@@ -186,6 +191,7 @@ impl Storage {
             commit: named("Storage::commit", Mutex::new(commit)),
             written: WriteCounters::default(),
             usage: named("Storage::usage", Mutex::default()),
+            usage_memory: named("Storage::usage_memory", Mutex::new(usage_memory)),
             log_bytes: AtomicU64::new(0),
             paid: PaidLeaves::default(),
             cold: ColdLeaves::default(),
@@ -503,7 +509,7 @@ impl Storage {
                         State::Live(pages) => pages.base,
                         State::Rewritten(_) => PageId::NONE,
                     };
-                    let is_new = |id: &PageId| *id != before && !is_in_use(&usage, *id);
+                    let is_new = |id: &PageId| *id != before && !usage.has_base(*id);
                     let new: Vec<PageId> = with.iter().map(|(_, id)| *id).filter(is_new).collect();
                     new.into_iter()
                         .for_each(|id| usage.add(StreamKind::Base, id, time));
@@ -678,6 +684,10 @@ impl Storage {
             delta_extents: delta.len() as u64,
             base_extent_bytes: bytes(&base),
             delta_extent_bytes: bytes(&delta),
+            extent_range_bytes: usage.range_bytes(),
+            extents_without_ranges: usage.iter().filter(|(_, of)| of.ranges.is_none()).count()
+                as u64,
+            derived_extent_ranges: self.written.derived_ranges.load(SeqCst),
             base_garbage_bytes: garbage(&base),
             delta_garbage_bytes: garbage(&delta),
             base_bytes_written: self.written.by_stream[0].load(SeqCst),
@@ -869,13 +879,6 @@ fn cache_key(id: PageId) -> CacheKey {
         file: u128::from(id.extent.0) | 1 << 127,
         offset: u64::from(id.offset),
     }
-}
-
-fn is_in_use(usage: &UsageTable, id: PageId) -> bool {
-    usage.get(id.extent).is_some_and(|usage| {
-        let range = usage.ranges.range(..=id.offset).next_back();
-        range.is_some_and(|(_, end)| id.offset < *end)
-    })
 }
 
 fn readers(commit: &mut Commit) -> Vec<SysTime> {

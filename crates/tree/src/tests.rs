@@ -2,6 +2,7 @@
 
 mod cold_leaves;
 mod compaction_waves;
+mod damaged_chains;
 mod dropped_entries;
 mod index_deltas;
 mod mapping_limit;
@@ -52,20 +53,32 @@ pub(crate) fn options() -> TreeOptions {
     }
 }
 
+/// Opens a tree with settings that differ from one opening to the next.
 pub(crate) fn open(fs: &Arc<SimFs>) -> Result<Storage> {
-    // A tree that is opened again must not draw the numbers of extents that it has: a real source
-    // of random numbers does not repeat itself.
+    let seed = extents_seed(fs);
+    // From one opening to the next, changes go to leaves, to index pages, or to both.
+    let least = [0, 150, 1 << 20][(seed.count_ones() + fs.op_count() as u32) as usize % 3];
+    let options = options().leaf_delta_bytes(Some(least));
+    // In some lives, extents lose their ranges, and are collected soon.
+    let n = ((seed >> 7) + fs.op_count()) as usize % 3;
+    let options = options.usage_bytes([0, 300, 8 << 20][n]);
+    open_with(fs, &options.base_garbage([0.1, 0.2, 0.5][n]))
+}
+
+pub(crate) fn open_with(fs: &Arc<SimFs>, options: &TreeOptions) -> Result<Storage> {
+    let env = Env::for_tests(fs.clone(), extents_seed(fs) ^ fs.op_count());
+    Storage::open(&env, Path::new(DIR), options)
+}
+
+/// Returns a number that depends on the extents of the tree. A tree that is opened again must not
+/// draw the numbers of extents that it has: a real source of random numbers does not repeat itself.
+fn extents_seed(fs: &Arc<SimFs>) -> u64 {
     let extents = [crate::storage::BASE, crate::storage::DELTA].map(|stream| {
         let list = fs.list(&Path::new(DIR).join(stream));
         let names = list.unwrap_or_default().into_iter().map(|entry| entry.name);
         names.fold(0, |crc, name| crc32c::crc32c_append(crc, name.as_bytes()))
     });
-    let seed = u64::from(extents[0]) << 32 | u64::from(extents[1]);
-    let env = Env::for_tests(fs.clone(), seed ^ fs.op_count());
-    // From one opening to the next, changes go to leaves, to index pages, or to both.
-    let least = [0, 150, 1 << 20][(seed.count_ones() + fs.op_count() as u32) as usize % 3];
-    let options = options().leaf_delta_bytes(Some(least));
-    Storage::open(&env, Path::new(DIR), &options)
+    u64::from(extents[0]) << 32 | u64::from(extents[1])
 }
 
 /// A step of a history.
@@ -126,7 +139,7 @@ fn prepare<'a>(storage: &'a Storage, changes: &Changes, note: u64) -> Result<Pre
     storage.prepare_user_checkpoint(&mut CheckedChanges::new(changes), note)
 }
 
-fn write(storage: &Storage, changes: &Changes, note: u64) -> Result<()> {
+pub(crate) fn write(storage: &Storage, changes: &Changes, note: u64) -> Result<()> {
     let prepared = prepare(storage, changes, note)?;
     storage.commit_prepared(&prepared).map(|_| ())
 }
@@ -143,6 +156,8 @@ pub(crate) fn write_some(tree: &PageTree, random: &Random, count: u64, round: u8
 }
 
 pub(crate) fn run(storage: &mut Storage, fs: &Arc<SimFs>, step: &Step, note: u64) -> Result<()> {
+    // Maintenance of a tree does it behind collections.
+    storage.limit_usage();
     match step {
         Step::Write(changes) => write(storage, changes, note),
         Step::WriteBeside(changes, compacts) => {
@@ -241,6 +256,7 @@ fn check_points(storage: &Storage, view: &View, model: &Content, random: &Random
 fn histories_agree_with_a_model() {
     let (mut levels, mut erased, mut held_checks) = (0, 0, 0);
     let (mut with_index_deltas, mut pushed_down) = (0, 0);
+    let (mut derived, mut without_ranges) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..20 * basalt_sim::campaign::scale()) {
         let random = Random::from_seed(seed);
         let fs = disk(seed);
@@ -248,7 +264,7 @@ fn histories_agree_with_a_model() {
         let mut model = Content::new();
         let mut held: Vec<(Arc<View>, Content)> = Vec::new();
         let (mut before, mut note) = (0, Vec::new());
-        let mut index_pages = 0;
+        let (mut index_pages, mut derived_before) = (0, 0);
         for (n, step) in history(&random, 120).iter().enumerate() {
             if matches!(step, Step::Reopen) {
                 held.clear();
@@ -260,6 +276,11 @@ fn histories_agree_with_a_model() {
                 note = (n as u64).to_le_bytes().to_vec();
             }
             assert_eq!(storage.note(), note, "seed {seed}, step {n}");
+            let stats = storage.stats();
+            // Counted since the tree was opened.
+            derived += stats.derived_extent_ranges.saturating_sub(derived_before);
+            derived_before = stats.derived_extent_ranges;
+            without_ranges += u64::from(stats.extents_without_ranges > 0);
             let view = storage.view();
             levels = levels.max(view.root.level);
             let sums = storage.mapping.sums(0);
@@ -295,16 +316,18 @@ fn histories_agree_with_a_model() {
     }
     println!("tree histories: levels={levels} erased={erased} old_views={held_checks}");
     println!("tree histories: index_deltas={with_index_deltas} pushed_down={pushed_down}");
+    println!("tree histories: derived_ranges={derived} without_ranges={without_ranges}");
     let has_all = levels >= 2 && erased > 50 && held_checks > 30;
     let has_index = with_index_deltas > 200 && pushed_down > 10;
-    assert!(has_all && has_index || basalt_sim::campaign::case().is_some());
+    let has_derived = derived > 25 && without_ranges > 200;
+    assert!(has_all && has_index && has_derived || basalt_sim::campaign::case().is_some());
 }
 
 /// After a power cut at any change of the disk, the tree has what its committed transactions wrote,
 /// and what the one in doubt wrote or nothing of it.
 #[test]
 fn a_power_cut_at_every_change_keeps_committed_transactions() {
-    let mut states = 0;
+    let (mut states, mut derived) = (0, 0);
     for seed in basalt_sim::campaign::cases(0..2 * basalt_sim::campaign::scale()) {
         let random = Random::from_seed(seed);
         let fs = disk(seed);
@@ -335,19 +358,21 @@ fn a_power_cut_at_every_change_keeps_committed_transactions() {
                 storage.verify().unwrap();
                 // The tree goes on.
                 write(&storage, &changes(&random), 1).unwrap();
+                storage.limit_usage();
                 storage.compact(&|| true).unwrap();
                 storage.collect_garbage(&|| true).unwrap();
                 storage.verify().unwrap();
+                derived += storage.stats().derived_extent_ranges;
                 storage.close().unwrap();
                 states += 1;
             }
         }
     }
-    basalt_sim::campaign!("tree_crash_states={states}");
+    basalt_sim::campaign!("tree_crash_states={states} derived_ranges={derived}");
     let least = basalt_sim::campaign::scale().floor(3500);
     assert!(
-        states >= least || basalt_sim::campaign::case().is_some(),
-        "{states}"
+        states >= least && derived >= least / 10 || basalt_sim::campaign::case().is_some(),
+        "{states} {derived}"
     );
 }
 
@@ -360,13 +385,17 @@ const FAULTS: [(FaultKind, bool); 5] = [
     (FaultKind::FailedSync, false),
 ];
 
-/// Runs a history in which the `k`-th call fails. Returns the number of calls.
-fn run_with_fault(seed: u64, (kind, stays): (FaultKind, bool), k: u64) -> u64 {
+/// Runs a history in which the `k`-th call fails. Returns the number of calls, and of extents whose
+/// ranges were derived.
+fn run_with_fault(seed: u64, (kind, stays): (FaultKind, bool), k: u64) -> (u64, u64) {
     let say = format!("seed {seed}, {kind:?} stays {stays}, call {k}");
     let disk = disk(seed);
     let faulty = FaultFs::new(disk.clone(), k);
     let env = Env::for_tests(faulty.clone(), seed);
-    let mut storage = Storage::open(&env, Path::new(DIR), &options()).unwrap();
+    let n = k as usize / 2 % 2;
+    let options = options().usage_bytes([0, 8 << 20][n]);
+    let options = options.base_garbage([0.1, 0.5][n]);
+    let mut storage = Storage::open(&env, Path::new(DIR), &options).unwrap();
     let rule = faulty.inject(Fault {
         op: None,
         path: String::new(),
@@ -412,6 +441,7 @@ fn run_with_fault(seed: u64, (kind, stays): (FaultKind, bool), k: u64) -> u64 {
         }
     }
     let calls = faulty.seen(rule);
+    let mut derived = storage.stats().derived_extent_ranges;
     faulty.clear();
     if k.is_multiple_of(2) {
         // A stream whose sync has failed takes nothing more, and a checkpoint needs no stream.
@@ -429,28 +459,31 @@ fn run_with_fault(seed: u64, (kind, stays): (FaultKind, bool), k: u64) -> u64 {
     assert!(is_possible, "{say}: {failed} failed");
     storage.verify().unwrap_or_else(|e| panic!("{say}: {e}"));
     write(&storage, &changes(&Random::from_seed(k)), 0).unwrap();
+    storage.limit_usage();
     storage.compact(&|| true).unwrap();
     storage.collect_garbage(&|| true).unwrap();
     storage.verify().unwrap();
-    calls
+    derived += storage.stats().derived_extent_ranges;
+    (calls, derived)
 }
 
 #[test]
 fn every_failing_call_leaves_committed_transactions() {
-    let mut runs = 0;
+    let (mut runs, mut derived) = (0, 0);
     let scale = basalt_sim::campaign::scale();
     for seed in 0..scale.floor(1) {
         for fault in FAULTS {
-            let calls = run_with_fault(seed, fault, u64::MAX);
+            let (calls, _) = run_with_fault(seed, fault, u64::MAX);
             let step = 1 + calls / 150;
             for k in (1..=calls).step_by(step as usize) {
-                run_with_fault(seed, fault, k);
+                derived += run_with_fault(seed, fault, k).1;
                 runs += 1;
             }
         }
     }
-    basalt_sim::campaign!("tree_fault_runs={runs}");
-    assert!(runs >= scale.floor(300), "{runs}");
+    basalt_sim::campaign!("tree_fault_runs={runs} derived_ranges={derived}");
+    let is_enough = runs >= scale.floor(300) && derived >= scale.floor(100);
+    assert!(is_enough, "{runs} {derived}");
 }
 
 /// LavaFS keeps the same contract as the simulated disk, and passes the same tests.
@@ -708,7 +741,8 @@ fn open_up_to(fs: &Arc<SimFs>, last: u64) -> Result<Storage> {
         note.try_into()
             .is_ok_and(|note| u64::from_le_bytes(note) <= last)
     };
-    Storage::open_keeping(&env, Path::new(DIR), &options(), &keep)
+    let options = options().usage_bytes([0, 300, 8 << 20][fs.op_count() as usize % 3]);
+    Storage::open_keeping(&env, Path::new(DIR), &options, &keep)
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! How much of each extent is in use (ArkDB, section 4.2.1): ranges for extents of base pages, and
-//! sizes for extents of delta pages, which may be in several chains.
+//! sizes for extents of delta pages, which may be in several chains. Ranges that do not fit in the
+//! limit of their memory are dropped, and derived again when a collection needs them (decision
+//! 0049).
+
+mod ranges;
 
 use crate::mapping::SysTime;
 use crate::page_id::PageId;
 use basalt_kv::encoding::{get_varint64, put_varint};
 use basalt_stream::ExtentId;
+pub(crate) use ranges::ByteRanges;
 use std::collections::BTreeMap;
 
 /// The lock of the usage table, for tests under the scheduler. It stands below the locks of the
@@ -15,6 +20,9 @@ pub const LOCK_ORDER: basalt_env::sync::lock_log::CrateLocks =
         order: &["Storage::usage"],
         leaves: &[],
     };
+/// The byte for an extent of base pages without ranges in a system checkpoint. Those with ranges
+/// and those of delta pages have the number of their stream.
+const BASE_WITHOUT_RANGES: u8 = 3;
 
 /// The stream of a page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -29,8 +37,8 @@ pub(crate) struct ExtentUsage {
     pub kind: StreamKind,
     /// Bytes of valid pages. A delta page counts once for each chain that has it.
     pub valid: u64,
-    /// Offsets and ends of valid bytes, for base pages alone.
-    pub ranges: BTreeMap<u32, u32>,
+    /// The valid bytes; `None` if the ranges were dropped. Empty for delta pages.
+    pub ranges: Option<ByteRanges>,
     /// The last time at which a page of it became garbage.
     pub freed: SysTime,
     /// No reader before this time needs a page of it. Not stored: after a recovery there are no
@@ -46,35 +54,100 @@ pub(crate) struct UsageTable {
     written: BTreeMap<ExtentId, u32>,
 }
 
+/// An extent that is sealed, and its bytes.
+pub(crate) type SealedExtent = (ExtentId, u64);
+
 impl UsageTable {
     /// Counts a page as valid from a time on.
     pub fn add(&mut self, kind: StreamKind, page: PageId, time: SysTime) {
         let usage = self.extents.entry(page.extent).or_insert(ExtentUsage {
             kind,
             valid: 0,
-            ranges: BTreeMap::new(),
+            ranges: Some(ByteRanges::default()),
             freed: 0,
             born: time,
         });
         usage.valid += u64::from(page.len);
-        if kind == StreamKind::Base {
-            usage.add_range(page.offset, page.offset + page.len);
+        if let Some(ranges) = usage.ranges.as_mut().filter(|_| kind == StreamKind::Base) {
+            ranges.add(page.offset, page.offset + page.len);
         }
     }
 
     /// Counts a page as garbage since a time.
     ///
-    /// Errors: a sentence, if the page was not valid.
+    /// Errors: a sentence, if the page was not valid; then nothing has changed. For an extent
+    /// without ranges, only the sum of bytes is known.
     pub fn remove(&mut self, kind: StreamKind, page: PageId, time: SysTime) -> Result<(), String> {
         let usage = self.extents.get_mut(&page.extent);
         let usage = usage.filter(|u| u.kind == kind && u.valid >= u64::from(page.len));
         let usage = usage.ok_or_else(|| format!("page {page} is not in use"))?;
+        if let Some(ranges) = usage.ranges.as_mut().filter(|_| kind == StreamKind::Base)
+            && !ranges.remove(page.offset, page.offset + page.len)
+        {
+            return Err(format!("page {page} is not in use"));
+        }
         usage.valid -= u64::from(page.len);
         usage.freed = usage.freed.max(time);
-        match kind {
-            StreamKind::Delta => Ok(()),
-            StreamKind::Base => usage.remove_range(page.offset, page.offset + page.len),
+        if usage.valid == 0 {
+            usage.ranges = Some(ByteRanges::default());
         }
+        Ok(())
+    }
+
+    /// Returns true if a base page was added. An extent without ranges gets no new page (see
+    /// [`UsageTable::drop_ranges`]), so each page of it was.
+    pub fn has_base(&self, page: PageId) -> bool {
+        self.extents.get(&page.extent).is_some_and(|usage| {
+            let ranges = usage.ranges.as_ref();
+            ranges.is_none_or(|ranges| ranges.have(page.offset, page.offset + page.len))
+        })
+    }
+
+    /// Returns the bytes of memory of all ranges.
+    pub fn range_bytes(&self) -> u64 {
+        let ranges = self.extents.values().filter_map(|of| of.ranges.as_ref());
+        ranges.map(ByteRanges::memory).sum()
+    }
+
+    /// Returns the bytes of memory of the table, about.
+    pub fn memory(&self) -> u64 {
+        let extents = self.extents.len() * size_of::<(ExtentId, ExtentUsage)>();
+        extents as u64 + self.range_bytes()
+    }
+
+    /// Drops ranges of extents of base pages until all ranges have at most `most` bytes, those of
+    /// the extents with the least fraction of garbage first: they are collected last. An extent
+    /// that a transaction writes to keeps its ranges, because they say which of its pages are new.
+    /// Only sealed extents may lose them: no transaction begins to write to those.
+    pub fn drop_ranges(&mut self, sealed: &[SealedExtent], most: u64) {
+        let mut bytes = self.range_bytes();
+        let mut known: Vec<(f64, ExtentId)> = Vec::new();
+        for (id, len) in sealed {
+            if let Some(usage) = self.extents.get(id)
+                && usage.kind == StreamKind::Base
+                && usage.valid > 0
+                && usage.ranges.is_some()
+                && !self.written.contains_key(id)
+            {
+                known.push((usage.garbage_fraction(*len), *id));
+            }
+        }
+        known.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (_, id) in known {
+            if bytes <= most {
+                break;
+            }
+            let usage = self.extents.get_mut(&id);
+            let dropped = usage.and_then(|usage| usage.ranges.take());
+            bytes -= dropped.map_or(0, |ranges| ranges.memory());
+        }
+    }
+
+    /// Gives an extent its ranges back. Returns false if their bytes are not those in use.
+    pub fn set_ranges(&mut self, extent: ExtentId, ranges: ByteRanges) -> bool {
+        let usage = self.extents.get_mut(&extent);
+        let usage = usage.filter(|usage| usage.valid == ranges.total());
+        usage.map(|usage| usage.ranges = Some(ranges)).is_some()
     }
 
     /// Takes the usage of all extents from another table. Extents that transactions write to stay
@@ -127,13 +200,19 @@ impl UsageTable {
         put_varint(out, self.extents.len() as u64);
         for (id, usage) in &self.extents {
             out.extend_from_slice(&id.0.to_le_bytes());
-            out.push(usage.kind as u8);
+            out.push(match usage.ranges {
+                Some(_) => usage.kind as u8,
+                None => BASE_WITHOUT_RANGES,
+            });
             put_varint(out, usage.valid);
             put_varint(out, usage.freed);
-            put_varint(out, usage.ranges.len() as u64);
-            for (from, to) in &usage.ranges {
-                put_varint(out, u64::from(*from));
-                put_varint(out, u64::from(*to));
+            let Some(ranges) = &usage.ranges else {
+                continue;
+            };
+            put_varint(out, ranges.len() as u64);
+            for (from, to) in ranges.iter() {
+                put_varint(out, u64::from(from));
+                put_varint(out, u64::from(to));
             }
         }
     }
@@ -143,24 +222,21 @@ impl UsageTable {
         for _ in 0..get_varint64(bytes, at)? {
             let id = bytes.get(*at..)?.first_chunk::<8>()?;
             *at += 8;
-            let kind = match bytes.get(*at)? {
-                1 => StreamKind::Base,
-                2 => StreamKind::Delta,
+            let (kind, has_ranges) = match *bytes.get(*at)? {
+                1 => (StreamKind::Base, true),
+                2 => (StreamKind::Delta, true),
+                BASE_WITHOUT_RANGES => (StreamKind::Base, false),
                 _ => return None,
             };
             *at += 1;
             let (valid, freed) = (get_varint64(bytes, at)?, get_varint64(bytes, at)?);
-            let mut ranges = BTreeMap::new();
-            let mut end_before = 0;
-            for _ in 0..get_varint64(bytes, at)? {
-                let from = u32::try_from(get_varint64(bytes, at)?).ok()?;
-                let to = u32::try_from(get_varint64(bytes, at)?).ok()?;
-                if from < end_before || to <= from {
-                    return None;
-                }
-                end_before = to;
-                ranges.insert(from, to);
+            if !has_ranges && valid == 0 {
+                return None;
             }
+            let ranges = match has_ranges {
+                true => Some(decode_ranges(bytes, at)?),
+                false => None,
+            };
             let usage = ExtentUsage {
                 kind,
                 valid,
@@ -177,33 +253,20 @@ impl UsageTable {
 }
 
 impl ExtentUsage {
-    fn add_range(&mut self, mut from: u32, mut to: u32) {
-        if let Some((&before, &end)) = self.ranges.range(..from).next_back()
-            && end == from
-        {
-            self.ranges.remove(&before);
-            from = before;
-        }
-        if let Some(end) = self.ranges.remove(&to) {
-            to = end;
-        }
-        self.ranges.insert(from, to);
+    /// Returns the fraction of garbage, 0 to 1, if the extent has `len` bytes.
+    pub fn garbage_fraction(&self, len: u64) -> f64 {
+        len.saturating_sub(self.valid) as f64 / len.max(1) as f64
     }
+}
 
-    fn remove_range(&mut self, from: u32, to: u32) -> Result<(), String> {
-        let found = self.ranges.range(..=from).next_back();
-        let Some((begin, end)) = found.map(|(b, e)| (*b, *e)).filter(|(_, end)| to <= *end) else {
-            return Err(format!("bytes {from} to {to} are not in use"));
-        };
-        self.ranges.remove(&begin);
-        if begin < from {
-            self.ranges.insert(begin, from);
-        }
-        if to < end {
-            self.ranges.insert(to, end);
-        }
-        Ok(())
+fn decode_ranges(bytes: &[u8], at: &mut usize) -> Option<ByteRanges> {
+    let mut ranges = ByteRanges::default();
+    for _ in 0..get_varint64(bytes, at)? {
+        let from = u32::try_from(get_varint64(bytes, at)?).ok()?;
+        let to = u32::try_from(get_varint64(bytes, at)?).ok()?;
+        ranges.push(from, to)?;
     }
+    Some(ranges)
 }
 
 #[cfg(test)]

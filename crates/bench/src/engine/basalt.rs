@@ -102,6 +102,7 @@ impl Basalt {
                 "base_garbage": pages.base_garbage, "delta_garbage": pages.delta_garbage,
                 "checkpoint_bytes": pages.checkpoint_bytes,
                 "leaf_delta_bytes": pages.leaf_delta_bytes, "mapping_bytes": pages.mapping_bytes,
+                "usage_bytes": pages.usage_bytes,
                 "cold_merge_ratio": pages.cold_merge_ratio, "max_space_amp": pages.max_space_amp,
             });
         }

@@ -51,6 +51,11 @@ pub fn section(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>)
         count(pages.mapped_pages, "page", "pages"),
         human_bytes(pages.mapping_bytes)
     );
+    let ranges = format!(
+        "{} of memory, {} without",
+        human_bytes(pages.extent_range_bytes),
+        count(pages.extents_without_ranges, "extent", "extents")
+    );
     let written = [
         pages.flush_bytes_written,
         pages.compaction_bytes_written,
@@ -79,6 +84,7 @@ pub fn section(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>)
             format!("{:.2}", pages.space_amp()),
         ),
         ("page mapping table", mapping),
+        ("ranges in use of extents", ranges),
         (
             "system log",
             format!(
@@ -95,6 +101,17 @@ pub fn section(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>)
 
 /// Returns a family as `--json` shows it.
 pub fn json(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>) -> Value {
+    let since_open = json!({
+        "flush_bytes_written": pages.flush_bytes_written,
+        "compaction_bytes_written": pages.compaction_bytes_written,
+        "collection_bytes_written": pages.collection_bytes_written,
+        "base_bytes_written": pages.base_bytes_written, "delta_bytes_written": pages.delta_bytes_written,
+        "system_log_bytes_written": pages.system_log_bytes_written,
+        "system_checkpoints": pages.system_checkpoints,
+        "leaves_merged_for_readers": pages.leaves_merged_for_readers,
+        "cold_leaves_merged": pages.cold_leaves_merged,
+        "derived_extent_ranges": pages.derived_extent_ranges,
+    });
     json!({
         "index_levels": pages.levels, "leaves": leaves, "leaves_with_deltas": pages.leaves_with_deltas,
         "index_pages_with_deltas": pages.index_pages_with_deltas, "index_delta_bytes": pages.index_delta_bytes,
@@ -111,16 +128,9 @@ pub fn json(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>) ->
         },
         "least_bytes": pages.least_bytes, "space_amp": rounded(pages.space_amp()),
         "mapped_pages": pages.mapped_pages, "mapping_bytes": pages.mapping_bytes,
+        "extent_range_bytes": pages.extent_range_bytes,
+        "extents_without_ranges": pages.extents_without_ranges,
         "system_log_bytes": pages.system_log_bytes,
-        "since_open": {
-            "flush_bytes_written": pages.flush_bytes_written,
-            "compaction_bytes_written": pages.compaction_bytes_written,
-            "collection_bytes_written": pages.collection_bytes_written,
-            "base_bytes_written": pages.base_bytes_written, "delta_bytes_written": pages.delta_bytes_written,
-            "system_log_bytes_written": pages.system_log_bytes_written,
-            "system_checkpoints": pages.system_checkpoints,
-            "leaves_merged_for_readers": pages.leaves_merged_for_readers,
-            "cold_leaves_merged": pages.cold_leaves_merged,
-        },
+        "since_open": since_open,
     })
 }

@@ -199,6 +199,16 @@ const PAGE_GAUGES: &[PageRow] = &[
         |p| p.mapping_bytes,
     ),
     (
+        "pages_extent_range_bytes",
+        "Bytes of memory of the ranges in use of extents of base pages.",
+        |p| p.extent_range_bytes,
+    ),
+    (
+        "pages_extents_without_ranges",
+        "Extents of base pages whose ranges were dropped to save memory.",
+        |p| p.extents_without_ranges,
+    ),
+    (
         "pages_leaves_with_deltas",
         "Leaves that have delta pages.",
         |p| p.leaves_with_deltas,
@@ -309,6 +319,11 @@ const PAGE_COUNTERS: &[PageRow] = &[
         "pages_leaves_merged_for_readers_total",
         "Leaves and index pages that were chosen for a merge because readers had paid for it.",
         |p| p.leaves_merged_for_readers,
+    ),
+    (
+        "pages_derived_extent_ranges_total",
+        "Extents whose ranges were derived from index pages.",
+        |p| p.derived_extent_ranges,
     ),
     (
         "pages_cold_leaves_merged_total",

@@ -646,5 +646,6 @@ fn pages(c: &mut Rng) -> TreeOptions {
     let drawn = drawn.leaf_delta_bytes([None, Some(0), Some(100), Some(1 << 20)][n % 4]);
     let drawn = drawn.cold_merge_ratio([0.25, 0.0, 10.0][n / 2 % 3]);
     let drawn = drawn.max_space_amp([1.5, 1.05, 3.0][n / 3 % 3]);
-    drawn.mapping_bytes([0, 2000, 16 << 20][n % 3])
+    let drawn = drawn.mapping_bytes([0, 2000, 16 << 20][n % 3]);
+    drawn.usage_bytes([8 << 20, 0, 300][n / 5 % 3])
 }

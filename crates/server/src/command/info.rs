@@ -388,7 +388,7 @@ fn logical_logs(e: &Executor, out: &mut String) {
 fn pages(family: &str, pages: &PageTreeStats, debt: f64, out: &mut String) {
     line!(
         out,
-        "{family}_pages:index_levels={},base_bytes={},delta_bytes={},delta_pages={},leaves_with_deltas={},index_pages_with_deltas={},index_delta_bytes={},longest_chain={},mean_chain={:.2},mapped={},mapping_bytes={},due_leaves={},due_delta_bytes={},debt={debt:.2}",
+        "{family}_pages:index_levels={},base_bytes={},delta_bytes={},delta_pages={},leaves_with_deltas={},index_pages_with_deltas={},index_delta_bytes={},longest_chain={},mean_chain={:.2},mapped={},mapping_bytes={},extent_range_bytes={},extents_without_ranges={},due_leaves={},due_delta_bytes={},debt={debt:.2}",
         pages.levels,
         pages.base_bytes,
         pages.delta_bytes,
@@ -400,6 +400,8 @@ fn pages(family: &str, pages: &PageTreeStats, debt: f64, out: &mut String) {
         pages.mean_chain(),
         pages.mapped_pages,
         pages.mapping_bytes,
+        pages.extent_range_bytes,
+        pages.extents_without_ranges,
         pages.due_leaves,
         pages.due_delta_bytes
     );

@@ -1,0 +1,84 @@
+//! Leaves and index pages with a damaged page get changes, and their chains stay short.
+
+use super::{DIR, disk, options};
+use crate::mapping::Pages;
+use crate::storage::extent_file;
+use crate::usage::StreamKind;
+use crate::{PageTree, TreeOptions};
+use basalt_env::Env;
+use basalt_fs::ErrorKind;
+use std::path::Path;
+
+const ROUNDS: u8 = 40;
+
+/// Writes to a tree again and again after a page is damaged: the base page of the leaf or index
+/// page that has delta pages, or the delta page with a number. Changes of fewer bytes for a leaf
+/// than `least` go to index pages. Returns the longest chain.
+fn longest_chain(least: usize, damaged: Option<usize>) -> u64 {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    let options = TreeOptions {
+        max_deltas: 4,
+        ..options().leaf_delta_bytes(Some(least))
+    };
+    let tree = PageTree::open(&env, DIR, &options).unwrap();
+    let key = |n: usize| format!("k{n:05}").into_bytes();
+    let write = |round: u8, keys: &mut dyn Iterator<Item = usize>| {
+        let keys: Vec<Vec<u8>> = keys.map(key).collect();
+        let value = [round; 20];
+        tree.write(keys.iter().map(|key| (&key[..], Some(&value[..]))))
+            .unwrap();
+    };
+    write(0, &mut (0..100));
+    // The first small changes go to the leaves in any case.
+    let first = 4 + u8::from(least > 0);
+    for round in 1..first {
+        write(round, &mut (0..100).step_by(10));
+    }
+    let storage = &*tree.storage;
+    let mut chains = Vec::new();
+    storage.mapping.for_each(|key, _| chains.push(key));
+    let view = storage.view();
+    chains.sort_unstable();
+    let mut pages = (chains.iter()).map(|key| storage.pages_of(&view, *key).unwrap());
+    let is_wanted = |of: &Pages| of.deltas.len() == 3 && of.has_index_deltas == (least > 0);
+    let pages = pages.find(is_wanted).expect("there are three delta pages");
+    drop(view);
+    let (kind, id) = match damaged {
+        Some(i) => (StreamKind::Delta, pages.deltas[i].id),
+        None => (StreamKind::Base, pages.base),
+    };
+    let path = Path::new(DIR).join(extent_file(kind, id.extent));
+    fs.flip_bit(&path, u64::from(id.offset + id.len - 1), 1)
+        .unwrap();
+    let mut longest = 0;
+    for round in first..ROUNDS {
+        write(round, &mut (0..100).step_by(10));
+        if let Err(e) = tree.maintain() {
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+            assert_eq!(e.path(), Some(&*path), "{e}");
+        }
+        longest = longest.max(tree.stats().longest_chain);
+    }
+    // The damage is found by each maintenance that meets it, and newer changes can be read.
+    assert!(tree.verify().is_err());
+    if damaged.is_some() {
+        let found = tree.get(&tree.snapshot(), &key(50)).unwrap();
+        assert_eq!(found.as_deref(), Some(&[ROUNDS - 1; 20][..]));
+    }
+    tree.abandon().unwrap();
+    longest
+}
+
+/// Regression test: an index page with a damaged delta page was not compacted any more, and each
+/// flush added a delta page to it.
+#[test]
+fn chains_with_a_damaged_page_stay_short() {
+    for damaged in [Some(0), Some(1), Some(2), None] {
+        for least in [1 << 20, 0] {
+            let longest = longest_chain(least, damaged);
+            println!("least {least}, damaged {damaged:?}: {longest}");
+            assert!(longest <= 12, "least {least}, {damaged:?}: {longest}");
+        }
+    }
+}
