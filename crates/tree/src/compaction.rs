@@ -290,7 +290,8 @@ pub(crate) struct Compaction<'a> {
     index_deltas: SmallVec<[Delta; 1]>,
     /// The delta pages `index_deltas`, read.
     loaded_index_deltas: LoadedPages,
-    /// The entries of the leaf that is written, and a key. They keep their memory from leaf to leaf.
+    /// The entries of the leaf that is written, and a key. They keep their memory from leaf to
+    /// leaf.
     leaf: PageBuilder,
     key: Vec<u8>,
 }

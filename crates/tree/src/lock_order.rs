@@ -20,6 +20,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
     leaves: &[
         "Storage::view",
         "Storage::mapping_memory",
+        "Storage::usage_memory",
         "MappingTable::shard",
         "ColdLeaves::budget",
         "PaidLeaves::waiting",

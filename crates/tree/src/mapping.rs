@@ -360,8 +360,8 @@ impl MappingTable {
         bytes
     }
 
-    /// Returns sums over all chains. Leaves that are due are counted apart. Looks at each key of the
-    /// table.
+    /// Returns sums over all chains. Leaves that are due are counted apart. Looks at each key of
+    /// the table.
     pub fn sums(&self, max_deltas: usize) -> ChainSums {
         let mut sums = ChainSums::default();
         for shard in &self.shards {
@@ -641,9 +641,9 @@ impl Pages {
     /// Returns true if the pages have so many delta pages that a compaction is due.
     ///
     /// How many that are follows from the place of the base page, and is up to a quarter less or
-    /// more than `max_deltas`. Flushes of keys all over the tree give a delta page to each leaf. With
-    /// one number for all, they would all be due at once, which makes waves of compactions, and of
-    /// space until these end.
+    /// more than `max_deltas`. Flushes of keys all over the tree give a delta page to each leaf.
+    /// With one number for all, they would all be due at once, which makes waves of compactions,
+    /// and of space until these end.
     pub fn is_due(&self, max_deltas: usize) -> bool {
         let count = self.deltas.len();
         let spread = max_deltas / 4;

@@ -51,11 +51,11 @@ pub struct TreeOptions {
     /// leaves and their index pages, so that the leaves need no entry in the table. Entries of
     /// index pages, and those that only old snapshots need, stay. Default 16 MiB.
     pub mapping_bytes: u64,
-    /// Most bytes of memory of the ranges of valid bytes in extents of base pages, any number. Above
-    /// it, maintenance drops the ranges of the extents with the least fraction of garbage. A garbage
-    /// collection of such an extent reads all index pages to derive them, for as many extents at
-    /// once as fit in the free part of this number or a quarter of it, and for one at least
-    /// (decision 0049). Default 8 MiB.
+    /// Most bytes of memory of the ranges of valid bytes in extents of base pages, any number.
+    /// Above it, maintenance drops the ranges of the extents with the least fraction of garbage. A
+    /// garbage collection of such an extent reads all index pages to derive them, for as many
+    /// extents at once as fit in the free part of this number or a quarter of it, and for one at
+    /// least (decision 0049). Default 8 MiB.
     pub usage_bytes: u64,
     /// Compression of pages. Default LZ4.
     pub compression: Compression,

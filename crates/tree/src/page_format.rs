@@ -138,8 +138,8 @@ impl PageBuilder {
         &self.data[begin..begin + key as usize]
     }
 
-    /// Returns the parts that make pages of about the same size, each of at most `page_bytes` bytes,
-    /// but with at least `least` entries.
+    /// Returns the parts that make pages of about the same size, each of at most `page_bytes`
+    /// bytes, but with at least `least` entries.
     pub fn parts(&self, page_bytes: usize, least: usize) -> Vec<PagePart> {
         let total = self.data.len() + self.entries.len() * LARGEST_ENTRY_HEAD;
         let parts = total.div_ceil(page_bytes.saturating_sub(64).max(1)).max(1);

@@ -2,8 +2,8 @@
 //!
 //! If the logs can be read, the mapping table says which pages count, and in which order. The
 //! leaves below an index page that cannot be read are found in the extents. Then every loss is
-//! known. In an extent whose ranges were dropped, the salvage cannot always distinguish garbage from
-//! live leaves, so deleted keys of the index page may show again.
+//! known. In an extent whose ranges were dropped, the salvage cannot always distinguish garbage
+//! from live leaves, so deleted keys of the index page may show again.
 //!
 //! If the logs cannot be read, all pages in the extents are taken, garbage among them. Each page
 //! has the number of the newest user checkpoint whose changes it has. Of a key, the entry of the

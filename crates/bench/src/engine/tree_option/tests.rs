@@ -1,3 +1,5 @@
+//! Options by name, right and wrong ones.
+
 use super::TreeOption;
 use basalt::TreeOptions;
 
