@@ -105,23 +105,23 @@ impl Storage {
         let extents = [StreamKind::Base, StreamKind::Delta].map(|kind| self.stream(kind).extents());
         let usage = self.usage.lock();
         let valid = |id: ExtentId| usage.get(id).map_or(0, |usage| usage.valid);
+        // What is being written cannot be collected yet.
+        let sealed = extents.iter().flatten().filter(|extent| extent.sealed);
         let (mut all, mut used) = (0, 0);
         // Garbage in bytes, and bytes.
-        let mut sealed: Vec<(u64, u64, ExtentId)> = Vec::new();
-        for extent in extents.iter().flatten().filter(|e| valid(e.id) > 0) {
+        let mut with_garbage: Vec<(u64, u64, ExtentId)> = Vec::new();
+        for extent in sealed.filter(|extent| valid(extent.id) > 0) {
             let garbage = extent.len.saturating_sub(valid(extent.id));
-            if extent.sealed && garbage > 0 {
-                sealed.push((garbage, extent.len, extent.id));
+            if garbage > 0 {
+                with_garbage.push((garbage, extent.len, extent.id));
             }
             (all, used) = (all + extent.len, used + valid(extent.id));
         }
         let most = (used as f64 * self.options.max_space_amp) as u64;
-        // Each stream has an extent that is being written.
-        let most = most + 2 * self.options.extent_bytes;
         let by_fraction = |(garbage, len, _): &(u64, u64, ExtentId)| *garbage as f64 / *len as f64;
-        sealed.sort_by(|a, b| by_fraction(b).total_cmp(&by_fraction(a)));
+        with_garbage.sort_by(|a, b| by_fraction(b).total_cmp(&by_fraction(a)));
         let mut chosen = BTreeSet::new();
-        for (garbage, _, id) in sealed {
+        for (garbage, _, id) in with_garbage {
             if all <= most {
                 break;
             }

@@ -640,18 +640,18 @@ impl MappingTable {
 impl Pages {
     /// Returns true if the pages have so many delta pages that a compaction is due.
     ///
-    /// How many that are follows from the place of the base page, and is up to a quarter less or
+    /// How many that are follows from the extent of the base page, and is up to a quarter less or
     /// more than `max_deltas`. Flushes of keys all over the tree give a delta page to each leaf.
     /// With one number for all, they would all be due at once, which makes waves of compactions,
-    /// and of space until these end.
+    /// and of space until these end. Pages of one extent were written together and are due
+    /// together, so that most extents end without a collection.
     pub fn is_due(&self, max_deltas: usize) -> bool {
         let count = self.deltas.len();
         let spread = max_deltas / 4;
         if count + spread < max_deltas || spread == 0 {
             return count >= max_deltas;
         }
-        let place = self.base.extent.0 ^ u64::from(self.base.offset) << 32;
-        let mixed = place.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let mixed = self.base.extent.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         count >= max_deltas - spread + mixed as usize % (2 * spread + 1)
     }
 }

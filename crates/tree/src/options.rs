@@ -66,10 +66,10 @@ pub struct TreeOptions {
     /// garbage, 0.05 to 1. It is larger than `base_garbage` because delta pages become garbage
     /// soon. Default 0.75.
     pub delta_garbage: f64,
-    /// Most bytes of extents for each byte of pages in use, plus two extents. 1.05 to 100, default
-    /// 1.5. Above this bound, garbage collection rewrites the extents with the largest fraction of
-    /// garbage, even below `base_garbage` and `delta_garbage`. Extents without a page in use do not
-    /// count. Values that newer delta pages hide count as in use.
+    /// Most bytes of extents for each byte of pages in use. 1.05 to 100, default 1.25. Above this
+    /// bound, garbage collection rewrites the extents with the largest fraction of garbage, even
+    /// below `base_garbage` and `delta_garbage`. Extents without a page in use, and the two that
+    /// are being written, do not count. Values that newer delta pages hide count as in use.
     pub max_space_amp: f64,
     /// Bytes of the system log that make a system checkpoint due, any number. Default 16 MiB.
     pub checkpoint_bytes: u64,
@@ -119,7 +119,7 @@ impl Default for TreeOptions {
             compression: Compression::Lz4,
             base_garbage: 0.5,
             delta_garbage: 0.75,
-            max_space_amp: 1.5,
+            max_space_amp: 1.25,
             checkpoint_bytes: 16 << 20,
             filter: None,
             drop_observer: None,

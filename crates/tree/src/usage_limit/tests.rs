@@ -27,7 +27,9 @@ fn maintained(usage_bytes: u64) -> u64 {
     let env = Env::for_tests(disk(1), 1);
     let options = TreeOptions {
         usage_bytes,
-        base_garbage: 0.3,
+        base_garbage: 0.1,
+        // Only `base_garbage` says when an extent is collected.
+        max_space_amp: 100.0,
         ..options()
     };
     let mut tree = PageTree::open(&env, DIR, &options).unwrap();
