@@ -325,7 +325,7 @@ fn delta_pages_of_index_pages_are_shown() {
         }
         db.flush().unwrap();
         if step == 1 {
-            // A first flush beside maintenance leaves one leaf, which maintenance splits later.
+            // If maintenance runs during the first flush, it leaves one leaf, which is split later.
             db.compact(&default, &CompactOptions::default()).unwrap();
         }
     }

@@ -38,7 +38,7 @@ impl Storage {
     /// Errors: those of reading and writing; what was collected before stays so.
     pub fn collect_garbage(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let collected = self.collect_for_space(goes_on);
-        // The ranges of collected extents are gone, and moved pages made others.
+        // The collection removed ranges and added others.
         self.limit_usage();
         collected
     }
@@ -99,13 +99,13 @@ impl Storage {
     }
 
     /// Returns the extents whose collection brings the space of the streams back below
-    /// [`crate::TreeOptions::max_space_amp`], those with the largest fraction of garbage. Extents
-    /// without a valid page do not count: they are erased once no snapshot needs them.
+    /// [`crate::TreeOptions::max_space_amp`], those with the largest fraction of garbage. Only sealed
+    /// extents with a valid page count: what is being written cannot be collected yet, and extents
+    /// without a valid page are erased once no snapshot needs them.
     fn extents_to_collect_for_space(&self) -> BTreeSet<ExtentId> {
         let extents = [StreamKind::Base, StreamKind::Delta].map(|kind| self.stream(kind).extents());
         let usage = self.usage.lock();
         let valid = |id: ExtentId| usage.get(id).map_or(0, |usage| usage.valid);
-        // What is being written cannot be collected yet.
         let sealed = extents.iter().flatten().filter(|extent| extent.sealed);
         let (mut all, mut used) = (0, 0);
         // Garbage in bytes, and bytes.

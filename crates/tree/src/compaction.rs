@@ -67,15 +67,15 @@ impl Storage {
     /// Compacts each leaf and each index page that is due ([`Pages::is_due`]), as long as `goes_on`
     /// returns true. Returns the number of transactions.
     ///
-    /// Errors: those of reading and of [`Storage::commit`]; what was compacted stays so. Damage of
-    /// a leaf is returned when the others are done.
+    /// Errors: those of reading and of [`Storage::commit`]; what was compacted stays so. Damage is
+    /// returned when the others are done.
     pub fn compact(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let (mut done, mut failed) = (0, None);
         for key in self.mapping.due(self.options.max_deltas) {
             if !goes_on() {
                 break;
             }
-            // A leaf that cannot be read keeps no other one from its compaction.
+            // Damage of one page must not stop the compaction of the others.
             match self.compact_around(key) {
                 Ok(is_done) => done += usize::from(is_done),
                 Err(e) if e.kind() == ErrorKind::Corruption => {
@@ -88,9 +88,9 @@ impl Storage {
         failed.map_or(Ok(done), Err)
     }
 
-    /// Consolidates the delta pages of a leaf or an index page that are newer than its damaged
-    /// ones. Otherwise its chain would grow with each user checkpoint. Returns false if there is
-    /// nothing to consolidate.
+    /// Consolidates the newest delta pages of a leaf or an index page, back to the first damaged
+    /// one: all of them if the damage is in a base page. Otherwise the chain would grow with each
+    /// user checkpoint. Returns false if there is nothing to consolidate.
     ///
     /// Errors: those of reading, but for damage, and of [`Storage::commit`].
     fn consolidate_behind_damage(&self, key: PageId) -> Result<bool> {
@@ -630,7 +630,7 @@ fn old_to_keep(deltas: &[Delta]) -> usize {
 }
 
 impl Storage {
-    /// Begins a merge of the delta pages of a leaf and, if there is one, the base page below them.
+    /// Begins a merge of the delta pages of a leaf or an index page and, if there is one, the base page below them.
     /// Pages that `loaded` has are not read again.
     pub fn merge_pages(
         &self,
@@ -654,8 +654,8 @@ impl Storage {
         Ok(PageMerge::new(pages))
     }
 
-    /// Adds the current entry of a merge to a leaf, if it stays. Adds to `dropped` what goes. `key`
-    /// is memory that is used again.
+    /// Adds the current entry of a merge to a leaf, unless it is a deletion or the filter removes
+    /// it. Adds to `dropped` what the leaf no longer has. `key` is a buffer.
     pub fn add_merged(
         &self,
         merge: &PageMerge,
@@ -678,7 +678,8 @@ impl Storage {
     }
 }
 
-/// Writes delta pages of a leaf as one; `None` if they have no entry.
+/// Writes delta pages of a leaf or an index page as one page. Returns its id, or `None` if they
+/// have no entry.
 pub(crate) fn consolidate(
     storage: &Storage,
     writer: &mut PageWriter<'_>,

@@ -176,7 +176,7 @@ pub(crate) struct ChainSums {
     pub index_delta_bytes: u64,
     pub delta_pages: u64,
     pub longest: u64,
-    /// Leaves with at least so many delta pages as the caller asked for, and the bytes of those.
+    /// Leaves and index pages that are due for a compaction, and the bytes of their delta pages.
     pub due_leaves: u64,
     pub due_bytes: u64,
     /// Bytes by which delta pages are larger than the base page of their leaf. Of each leaf, the
@@ -360,7 +360,7 @@ impl MappingTable {
         bytes
     }
 
-    /// Returns sums over all chains. Leaves that are due are counted apart. Looks at each key of
+    /// Returns sums over all chains. Counts what is due apart. Looks at each key of
     /// the table.
     pub fn sums(&self, max_deltas: usize) -> ChainSums {
         let mut sums = ChainSums::default();

@@ -27,9 +27,10 @@ pub struct TreeOptions {
     /// Bytes of an extent, 4 KiB to 1 GiB. Default 64 MiB.
     pub extent_bytes: u64,
     /// A leaf or an index page with about this many delta pages is compacted. 2 to 64, default 8.
-    /// The exact number differs from page to page by up to a quarter of it, so that pages that the
-    /// same flushes change are not all due at once. The paper has 4 (section 6.2), and writes more
-    /// (decision 0042).
+    /// From 4 on, the exact number depends on the extent of the base page, and differs from this
+    /// one by up to a quarter. So the pages of different extents are not all due at once, and those
+    /// of one extent are due together. The paper has 4 (section 6.2), and writes more (decision
+    /// 0042).
     pub max_deltas: usize,
     /// A compaction rewrites the base page if the delta pages have at least this many bytes for
     /// each byte of the base page. 0 to 100, default 0.5. The paper has 0.25 (section 4.1.2), and
@@ -66,10 +67,9 @@ pub struct TreeOptions {
     /// garbage, 0.05 to 1. It is larger than `base_garbage` because delta pages become garbage
     /// soon. Default 0.75.
     pub delta_garbage: f64,
-    /// Most bytes of extents for each byte of pages in use. 1.05 to 100, default 1.25. Above this
-    /// bound, garbage collection rewrites the extents with the largest fraction of garbage, even
-    /// below `base_garbage` and `delta_garbage`. Extents without a page in use, and the two that
-    /// are being written, do not count. Values that newer delta pages hide count as in use.
+    /// Most bytes of sealed extents for each valid byte in them. 1.05 to 100, default 1.25. Above
+    /// this bound, garbage collection rewrites the extents with the largest fraction of garbage,
+    /// even below `base_garbage` and `delta_garbage`. Extents without a page in use do not count. Values that newer delta pages hide count as in use.
     pub max_space_amp: f64,
     /// Bytes of the system log that make a system checkpoint due, any number. Default 16 MiB.
     pub checkpoint_bytes: u64,

@@ -65,7 +65,7 @@ pub(crate) struct PageBuilder {
     blocks: Blocks,
 }
 
-/// Entries of a builder that become one page.
+/// Consecutive entries of a builder that are written as one page.
 #[derive(Clone)]
 pub(crate) struct PagePart {
     entries: Range<usize>,
@@ -93,7 +93,7 @@ impl PageBuilder {
         }
     }
 
-    /// Forgets all entries, and keeps the memory. `as_of` is that of the next page.
+    /// Removes all entries, but keeps the memory. `as_of` is that of the next page.
     pub fn restart(&mut self, as_of: u64) {
         self.as_of = as_of;
         self.data.clear();
@@ -178,7 +178,8 @@ impl PageBuilder {
         self.restart(self.as_of);
     }
 
-    /// Appends the page of a part to `out`, as [`PageBuilder::finish`] does that of all entries.
+    /// Appends a page with the entries of a part to `out`, but for the checksum that [`bind`] adds.
+    /// Keeps the entries.
     pub fn put(&mut self, part: &PagePart, mapping: PageId, layout: PageLayout, out: &mut Vec<u8>) {
         let entries = &self.entries[part.entries.clone()];
         let data = &self.data[part.data.clone()];
@@ -259,8 +260,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Begins a page whose entries have about so many bytes. The memory of the page before is used
-    /// again.
+    /// Begins a page of about so many bytes before compression. Uses the memory of the page before.
     fn restart(&mut self, layout: PageLayout, bytes: usize) {
         self.compression = layout.compression;
         self.raw.clear();

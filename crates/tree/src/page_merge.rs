@@ -1,5 +1,5 @@
-//! Merges whole pages of a leaf or an index page: for each key the newest entry, as compactions and
-//! collections write it.
+//! Merges whole pages of a leaf or an index page. For each key, the merge has the newest entry.
+//! Compactions and garbage collections use it.
 
 use crate::mapping::Delta;
 use crate::page::{EntryPlace, Page};
@@ -18,7 +18,8 @@ struct Merged {
 /// The next entry of a page.
 #[derive(Clone, Copy)]
 struct Next {
-    /// Bytes of its key, as a number: of two different ones, the smaller one has the smaller key.
+    /// The first 8 bytes of its key behind the common prefix, big-endian, padded with zeros. If
+    /// those of two keys differ, they order the keys.
     head: u64,
     /// The number of its page. A higher one is newer.
     page: usize,
@@ -30,17 +31,19 @@ pub(crate) type MergedEntry = (usize, EntryPlace);
 /// The merge of pages, the oldest page first. Each key comes once, with its newest entry.
 pub(crate) struct PageMerge {
     pages: Vec<Merged>,
-    /// Bytes that all keys have in common.
+    /// Bytes of the prefix that all keys share.
     common: usize,
     /// A heap of the next entries, the first one at the top.
     heap: Vec<Next>,
+    /// The entry that the merge is at.
     current: MergedEntry,
+    /// Older entries of the same key, the newest one first.
     hidden: Vec<MergedEntry>,
 }
 
 impl PageMerge {
-    /// Begins before the first entry. Of a delta page, only the part counts that belongs to the
-    /// chain.
+    /// Begins before the first entry. Of a delta page, only the entries of its part
+    /// count.
     pub fn new<'d>(pages: impl Iterator<Item = (Page, Option<&'d Delta>)>) -> PageMerge {
         let pages = pages.map(|(page, delta)| {
             let position = |key: &[u8]| page.find(key).unwrap_or_else(|i| i);

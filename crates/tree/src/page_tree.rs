@@ -327,8 +327,8 @@ impl PageTree {
     }
 
     /// Compacts what is due, merges leaves without recent changes within a budget
-    /// ([`TreeOptions::cold_merge_ratio`]), collects garbage, keeps the page mapping table within
-    /// its limit, erases extents that no snapshot needs, and takes a system checkpoint if the
+    /// ([`TreeOptions::cold_merge_ratio`]), collects garbage, keeps the page mapping table and
+    /// the valid ranges of extents within their limits, erases extents that no snapshot needs, and takes a system checkpoint if the
     /// system log is long. Writes and reads go on beside it.
     ///
     /// Errors: those of the filesystem, and `Corruption`; what was done before stays done.

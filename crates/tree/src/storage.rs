@@ -770,7 +770,8 @@ impl<'a> PageWriter<'a> {
         self.add_with(|layout, bytes| builder.finish(mapping, layout, bytes))
     }
 
-    /// Adds the page of a part of a builder, as [`PageWriter::add`] does.
+    /// Adds a page with the entries of a part, and returns its number among the pages of this
+    /// writer.
     pub fn add_part(
         &mut self,
         builder: &mut PageBuilder,

@@ -12,8 +12,8 @@ use basalt_stream::ExtentId;
 pub(crate) use ranges::ByteRanges;
 use std::collections::BTreeMap;
 
-/// The lock of the usage table, for tests under the scheduler. It stands below the locks of the
-/// crate `stream`: an append takes it to hold the extent that it writes to.
+/// The lock of the usage table, for tests under the scheduler. It comes after the locks of the
+/// crate `stream`, because an append takes it to hold the extent that it writes to.
 #[cfg(feature = "schedules")]
 pub const LOCK_ORDER: basalt_env::sync::lock_log::CrateLocks =
     basalt_env::sync::lock_log::CrateLocks {

@@ -38,6 +38,7 @@ impl TreeOption {
             "max_deltas" => pages.max_deltas(size()?),
             "leaf_delta_bytes" => pages.leaf_delta_bytes(Some(size()?)),
             "mapping_bytes" => pages.mapping_bytes(bytes()?),
+            "usage_bytes" => pages.usage_bytes(bytes()?),
             "overwrite_ratio" => pages.overwrite_ratio(ratio()?),
             "cold_merge_ratio" => pages.cold_merge_ratio(ratio()?),
             "base_garbage" => pages.base_garbage(ratio()?),
@@ -46,7 +47,7 @@ impl TreeOption {
             _ => {
                 return Err(format!(
                     "pages have no option {name:?}; there are block_bytes, extent_bytes, \
-                     max_deltas, leaf_delta_bytes, mapping_bytes, overwrite_ratio, \
+                     max_deltas, leaf_delta_bytes, mapping_bytes, usage_bytes, overwrite_ratio, \
                      cold_merge_ratio, base_garbage, delta_garbage and max_space_amp \
                      (--block-size sets page_bytes, and --checkpoint-bytes is a flag of its own)"
                 ));
