@@ -55,17 +55,24 @@ impl Storage {
     }
 
     fn collect_once(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
+        let mut failed = None;
         for kind in [StreamKind::Base, StreamKind::Delta] {
             let victims = self.victims(kind);
             if victims.is_empty() || !goes_on() {
                 continue;
             }
-            match kind {
-                StreamKind::Base => self.relocate_bases(&victims, goes_on)?,
-                StreamKind::Delta => self.relocate_deltas(&victims)?,
+            let relocated = match kind {
+                StreamKind::Base => self.relocate_bases(&victims, goes_on),
+                StreamKind::Delta => self.relocate_deltas(&victims),
+            };
+            match relocated {
+                // Damage in one stream must not stop the collection of the other one.
+                Err(e) if e.kind() == ErrorKind::Corruption => failed = failed.or(Some(e)),
+                relocated => relocated?,
             }
         }
-        self.erase_dead()
+        let erased = self.erase_dead()?;
+        failed.map_or(Ok(erased), Err)
     }
 
     /// Returns true if a compaction, a collection, an erasure or a system checkpoint is due.
@@ -184,11 +191,20 @@ impl Storage {
         let mut writer = PageWriter::new(self, StreamKind::Base);
         writer.cause = PageWriteCause::Collection;
         let mut tx = SystemTx::default();
+        let mut failed = None;
         for (begin, end) in ranges.iter() {
             let mut at = begin;
             let mut window = (begin, Bytes::new());
             while at < end {
-                let (id, page) = self.page_at(extent, at, end, &mut window)?;
+                let (id, page) = match self.page_at(extent, at, end, &mut window) {
+                    // It is not known where the next page begins. What was moved so far is
+                    // committed, so that the next try does not write it again.
+                    Err(e) if e.kind() == ErrorKind::Corruption => {
+                        failed = failed.or(Some(e));
+                        break;
+                    }
+                    found => found?,
+                };
                 at += id.len;
                 self.relocate_base(id, &page, &mut writer, &mut tx)?;
             }
@@ -196,7 +212,7 @@ impl Storage {
         if !tx.changes.is_empty() || tx.root.is_some() {
             self.commit(&tx)?;
         }
-        Ok(true)
+        failed.map_or(Ok(true), Err)
     }
 
     /// Returns the base page at `offset`. `window` has bytes of the extent, and the offset of the

@@ -18,7 +18,7 @@ use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
-use basalt_fs::{ErrorKind, Result};
+use basalt_fs::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -99,6 +99,9 @@ impl Storage {
         let State::Live(pages) = self.mapping.get(key, view.time) else {
             return Ok(false);
         };
+        if !self.is_due(&pages) {
+            return Ok(false);
+        }
         let mut loaded = LoadedPages::new();
         let mut first = pages.deltas.len();
         for delta in pages.deltas.iter().rev() {
@@ -132,7 +135,10 @@ impl Storage {
     fn compact_or_rewrite(&self, leaf: PageId, rewrites: bool) -> Result<bool> {
         match self.prepare_compaction(leaf, rewrites)? {
             None => Ok(false),
-            Some(prepared) => self.commit_prepared(&prepared).map(|_| true),
+            Some(prepared) => {
+                self.commit_prepared(&prepared)?;
+                prepared.damage.map_or(Ok(true), Err)
+            }
         }
     }
 
@@ -185,11 +191,12 @@ impl Storage {
         compaction.run(path)?;
         let (tx, base, delta) = (compaction.tx, compaction.base, compaction.delta);
         if tx.changes.is_empty() {
-            return Ok(None);
+            return compaction.damage.map_or(Ok(None), Err);
         }
         Ok(Some(Prepared {
             tx,
             view,
+            damage: compaction.damage,
             _writers: vec![base, delta],
             _maintenance: Some(maintenance),
             _checkpoint: None,
@@ -222,6 +229,7 @@ impl Storage {
         Ok(Some(Prepared {
             tx: compaction.tx,
             view: compaction.view,
+            damage: None,
             _writers: vec![compaction.base, compaction.delta],
             _maintenance: Some(maintenance),
             _checkpoint: None,
@@ -294,6 +302,8 @@ pub(crate) struct Compaction<'a> {
     /// leaf.
     leaf: PageBuilder,
     key: Vec<u8>,
+    /// The first leaf that cannot be read, and stays as it is.
+    damage: Option<Error>,
 }
 
 impl<'a> Compaction<'a> {
@@ -315,6 +325,7 @@ impl<'a> Compaction<'a> {
             loaded_index_deltas: LoadedPages::new(),
             leaf: PageBuilder::new(PageKind::Leaf, 0),
             key: Vec::new(),
+            damage: None,
         }
     }
 
@@ -361,10 +372,21 @@ impl<'a> Compaction<'a> {
                 let end = leaves.len().min(i + LEAVES_AHEAD);
                 let pages = (i..end).map(|i| self.pages_with_changes(parent, i));
                 with_changes = pages.collect::<Result<_>>()?;
-                self.load(&leaves[i..end], &with_changes)?;
+                match self.load(&leaves[i..end], &with_changes) {
+                    // Each leaf reads its own pages then.
+                    Err(e) if e.kind() == ErrorKind::Corruption => self.loaded = LoadedPages::new(),
+                    loaded => loaded?,
+                }
             }
             let low = parent.page.key(i);
-            match self.leaf(key, low.clone(), &with_changes[i % LEAVES_AHEAD])? {
+            let outcome = match self.leaf(key, low.clone(), &with_changes[i % LEAVES_AHEAD]) {
+                Err(e) if e.kind() == ErrorKind::Corruption && self.may_stay(key) => {
+                    self.damage.get_or_insert(e);
+                    Outcome::Stays
+                }
+                outcome => outcome?,
+            };
+            match outcome {
                 Outcome::Stays => {
                     stay.push((children.len(), key));
                     children.push((low, key));
@@ -405,6 +427,15 @@ impl<'a> Compaction<'a> {
         }
         let taken = self.index_deltas.len() as u32;
         self.replace(above, parent.key, taken, children, 1)
+    }
+
+    /// Returns true if a leaf that cannot be read stays as it is, and its siblings are compacted.
+    fn may_stay(&self, leaf: PageId) -> bool {
+        match self.rewrites {
+            Rewrites::Nothing => true,
+            Rewrites::Leaf(wanted) => wanted != leaf,
+            Rewrites::Changed | Rewrites::Names | Rewrites::All => false,
+        }
     }
 
     /// Reads the delta pages of an index page, whose changes the leaves are to take.

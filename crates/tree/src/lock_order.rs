@@ -7,7 +7,7 @@ use basalt_env::sync::lock_log::CrateLocks;
 /// | lock | what it serialises | held over |
 /// |---|---|---|
 /// | `CheckpointLock::running` | user checkpoints that must run alone | a user checkpoint |
-/// | `Storage::maintenance` | changes of base pages | the I/O of one transaction, or of a walk of the index pages |
+/// | `Storage::maintenance` | changes of base pages | I/O of a transaction or a walk of the index |
 /// | `Storage::erasing` | erasures of extents | the edit of a stream |
 /// | `Storage::commit` | commits of system transactions, system checkpoints | one record's sync |
 pub const LOCK_ORDER: CrateLocks = CrateLocks {

@@ -231,7 +231,9 @@ impl Storage {
         }
         let maintenance = self.maintenance.try_lock();
         let view = self.view();
+        // Maintenance may have emptied the tree since the look above.
         if let Some(maintenance) = maintenance
+            && !matches!(guard, CheckpointGuard::Concurrent(_))
             && self.is_empty(&view)?
         {
             let first = self.prepare_first_pages(changes, note, view, maintenance)?;
@@ -259,6 +261,7 @@ impl Storage {
         Ok(Prepared {
             tx: SystemTx { note, ..tx },
             view,
+            damage: None,
             _writers: vec![writer],
             _maintenance: None,
             _checkpoint: Some(guard),
@@ -328,6 +331,7 @@ impl Storage {
                 ..compaction.tx
             },
             view: compaction.view,
+            damage: None,
             _writers: vec![compaction.base, compaction.delta],
             _maintenance: Some(maintenance),
             _checkpoint: None,

@@ -4,7 +4,7 @@
 //! all pages of the extent are looked at. A page that the mapping table has is live. Of the others,
 //! the newest ones count: a leaf whose keys overlap those of a newer leaf is garbage.
 
-use super::{Walk, is_damage};
+use super::{KeyBounds, Walk, is_damage};
 use crate::mapping::{Delta, Pages, Part, State};
 use crate::page::{Page, PageKind};
 use crate::page_format::len_of_page_at;
@@ -218,9 +218,11 @@ impl Walk<'_> {
         }
         doubtful.sort_by_key(|leaf| Reverse(leaf.as_of));
         for leaf in doubtful {
-            if !found.overlap(&leaf.first, &leaf.last) {
+            // Leaves elsewhere are garbage.
+            let is_below = |range: &KeyBounds| overlaps(range, &leaf.first, &leaf.last);
+            if self.hidden.iter().any(is_below) && !found.overlap(&leaf.first, &leaf.last) {
                 taken.push(leaf.id);
-                self.take_doubtful(leaf.id)?;
+                self.take_doubtful(&leaf)?;
                 found.bounds.insert(leaf.first, leaf.last);
             }
         }
@@ -237,8 +239,11 @@ impl Walk<'_> {
     }
 
     /// Takes what a leaf has below the index pages that cannot be read. Elsewhere, it is garbage.
-    fn take_doubtful(&mut self, id: PageId) -> Result<()> {
-        for (low, high) in self.hidden.clone() {
+    fn take_doubtful(&mut self, leaf: &DoubtfulLeaf) -> Result<()> {
+        let id = leaf.id;
+        let mut below = self.hidden.clone();
+        below.retain(|range| overlaps(range, &leaf.first, &leaf.last));
+        for (low, high) in below {
             let part = Part {
                 low: low.as_deref().unwrap_or(b"").into(),
                 has_low: low.is_some(),
@@ -250,4 +255,9 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns true if a range has a key from `first` to `last`, or may have one.
+fn overlaps((low, high): &KeyBounds, first: &[u8], last: &[u8]) -> bool {
+    low.as_deref().is_none_or(|low| low <= last) && high.as_deref().is_none_or(|high| first < high)
 }

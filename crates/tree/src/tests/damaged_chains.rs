@@ -82,3 +82,53 @@ fn chains_with_a_damaged_page_stay_short() {
         }
     }
 }
+
+/// Regression test: a damaged leaf kept all leaves below its index page from being written again.
+#[test]
+fn neighbours_of_a_damaged_leaf_are_compacted() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    let options = TreeOptions {
+        max_deltas: 3,
+        overwrite_ratio: 0.0,
+        // Collections merge leaves, too.
+        base_garbage: 1.0,
+        max_space_amp: 100.0,
+        cold_merge_ratio: 0.0,
+        ..options()
+    };
+    let tree = PageTree::open(&env, DIR, &options).unwrap();
+    let write = |round: u8| {
+        let keys: Vec<Vec<u8>> = (0..300).map(|n| format!("k{n:05}").into_bytes()).collect();
+        let value = [round; 20];
+        tree.write(keys.iter().map(|key| (&key[..], Some(&value[..]))))
+            .unwrap();
+    };
+    write(0);
+    let leaves = tree.count_leaves(&tree.snapshot()).unwrap();
+    assert!(leaves > 10, "{leaves} leaves");
+    let path = (tree.storage.path(&tree.storage.view(), b"k00150")).unwrap();
+    let file = Path::new(DIR).join(extent_file(StreamKind::Base, path.leaf.extent));
+    fs.flip_bit(&file, u64::from(path.leaf.offset + path.leaf.len - 1), 1)
+        .unwrap();
+    for round in 1..20 {
+        write(round);
+        let maintained = tree.maintain();
+        // Until its chain is long again, nothing reads the damaged leaf.
+        assert!(round != 3 || maintained.is_err());
+        if let Err(e) = maintained {
+            assert_eq!(
+                (e.kind(), e.path()),
+                (ErrorKind::Corruption, Some(&*file)),
+                "{e}"
+            );
+        }
+        let stats = tree.stats();
+        match round % 3 {
+            0 => assert_eq!(stats.leaves_with_deltas, 1, "round {round}"),
+            _ => assert!(stats.leaves_with_deltas > 10, "round {round}"),
+        }
+        assert!(stats.longest_chain <= 6, "{}", stats.longest_chain);
+    }
+    tree.abandon().unwrap();
+}

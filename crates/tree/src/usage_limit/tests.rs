@@ -326,7 +326,7 @@ fn extents_that_a_transaction_writes_to_keep_their_ranges() {
 #[test]
 fn threads_drop_and_derive_ranges_of_one_tree() {
     let env = Env::for_tests(disk(8), 8);
-    let options = options().usage_bytes(100).base_garbage(0.3);
+    let options = options().usage_bytes(100).base_garbage(0.1);
     let tree = PageTree::open(&env, DIR, &options).unwrap();
     let random = Random::from_seed(8);
     let mut model = Content::new();
@@ -353,10 +353,7 @@ fn threads_drop_and_derive_ranges_of_one_tree() {
         is_writing.store(false, SeqCst);
     });
     tree.maintain().unwrap();
-    println!(
-        "threads derived {} ranges",
-        tree.stats().derived_extent_ranges
-    );
+    assert!(tree.stats().derived_extent_ranges > 0);
     let found = tree.iter(&tree.snapshot(), b"").unwrap();
     let found = found.map(|entry| entry.unwrap());
     let found: Content = found.map(|(key, value)| (key, value.to_vec())).collect();
