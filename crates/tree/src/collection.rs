@@ -106,9 +106,9 @@ impl Storage {
     }
 
     /// Returns the extents whose collection brings the space of the streams back below
-    /// [`crate::TreeOptions::max_space_amp`], those with the largest fraction of garbage. Only sealed
-    /// extents with a valid page count: what is being written cannot be collected yet, and extents
-    /// without a valid page are erased once no snapshot needs them.
+    /// [`crate::TreeOptions::max_space_amp`], those with the largest fraction of garbage. Only
+    /// sealed extents with a valid page count: what is being written cannot be collected yet, and
+    /// extents without a valid page are erased once no snapshot needs them.
     fn extents_to_collect_for_space(&self) -> BTreeSet<ExtentId> {
         let extents = [StreamKind::Base, StreamKind::Delta].map(|kind| self.stream(kind).extents());
         let usage = self.usage.lock();

@@ -661,8 +661,8 @@ fn old_to_keep(deltas: &[Delta]) -> usize {
 }
 
 impl Storage {
-    /// Begins a merge of the delta pages of a leaf or an index page and, if there is one, the base page below them.
-    /// Pages that `loaded` has are not read again.
+    /// Begins a merge of the delta pages of a leaf or an index page and, if there is one, the base
+    /// page below them. Pages that `loaded` has are not read again.
     pub fn merge_pages(
         &self,
         base: Option<PageId>,

@@ -16,7 +16,7 @@
 //! | `page_merge` | the merge of whole pages, for compactions and garbage collections |
 //! | `cursor` | reads |
 //! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
-//! | `mapping_limit`, `usage_limit` | limits of the memory of the page mapping table and of valid ranges |
+//! | `mapping_limit`, `usage_limit` | limits of the memory of tables |
 //! | `inspect` | the pages of a tree one by one, for tools, and the check of all |
 //! | `explain` | what a lookup of a key visits, and why |
 //! | `salvage` | what can be read of a damaged tree |

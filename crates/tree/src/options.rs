@@ -69,7 +69,8 @@ pub struct TreeOptions {
     pub delta_garbage: f64,
     /// Most bytes of sealed extents for each valid byte in them. 1.05 to 100, default 1.25. Above
     /// this bound, garbage collection rewrites the extents with the largest fraction of garbage,
-    /// even below `base_garbage` and `delta_garbage`. Extents without a page in use do not count. Values that newer delta pages hide count as in use.
+    /// even below `base_garbage` and `delta_garbage`. Extents without a page in use do not count.
+    /// Values that newer delta pages hide count as in use.
     pub max_space_amp: f64,
     /// Bytes of the system log that make a system checkpoint due, any number. Default 16 MiB.
     pub checkpoint_bytes: u64,

@@ -327,9 +327,9 @@ impl PageTree {
     }
 
     /// Compacts what is due, merges leaves without recent changes within a budget
-    /// ([`TreeOptions::cold_merge_ratio`]), collects garbage, keeps the page mapping table and
-    /// the valid ranges of extents within their limits, erases extents that no snapshot needs, and takes a system checkpoint if the
-    /// system log is long. Writes and reads go on beside it.
+    /// ([`TreeOptions::cold_merge_ratio`]), collects garbage, keeps the page mapping table and the
+    /// valid ranges of extents within their limits, erases extents that no snapshot needs, and
+    /// takes a system checkpoint if the system log is long. Writes and reads go on beside it.
     ///
     /// Errors: those of the filesystem, and `Corruption`; what was done before stays done.
     pub fn maintain(&self) -> Result<()> {

@@ -48,7 +48,8 @@ pub(crate) struct Prepared<'a> {
     /// What the transaction has read. While it is held, the table knows which pages replaced those
     /// that the transaction changes.
     pub view: Arc<View>,
-    /// Damage of a leaf that the transaction leaves as it is. Its maker returns it after the commit.
+    /// Damage of a leaf that the transaction leaves as it is. Its maker returns it after the
+    /// commit.
     pub damage: Option<Error>,
     pub _writers: Vec<PageWriter<'a>>,
     pub _maintenance: Option<MutexGuard<'a, ()>>,
