@@ -136,6 +136,13 @@ fn first_writes_of_a_tree_keep_their_order_in_any_schedule() {
                 value_bytes: [30, 100],
             };
             let world = World::new(options(0), script, &totals);
+            let is_emptied = percent(50);
+            if is_emptied {
+                // The delta pages of its only leaf delete all entries. Maintenance empties it.
+                for value in [Some(&b"value"[..]), None, None] {
+                    world.tree.write([(&b"gone"[..], value)]).expect("writes");
+                }
+            }
             let threads = (0..WRITERS).map(|writer| {
                 let world = world.clone();
                 shuttle::thread::spawn(move || {
@@ -144,7 +151,9 @@ fn first_writes_of_a_tree_keep_their_order_in_any_schedule() {
                 })
             });
             let threads: Vec<_> = threads.collect();
-            if percent(30) {
+            if is_emptied {
+                world.tree.maintain().expect("maintains");
+            } else if percent(30) {
                 world.maintain();
             }
             for thread in threads {
