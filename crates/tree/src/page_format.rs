@@ -693,4 +693,4 @@ pub(crate) fn reseal(id: PageId, page: &mut [u8]) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

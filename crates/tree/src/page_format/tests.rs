@@ -22,6 +22,15 @@ fn made_of(
     for i in 0..count {
         builder.add(&key(i * 2), 1, format!("value {i}").as_bytes());
     }
+    stored(&mut builder, compression, block_bytes)
+}
+
+/// Returns the page of a builder as it is stored, and its id.
+pub(crate) fn stored(
+    builder: &mut PageBuilder,
+    compression: Compression,
+    block_bytes: usize,
+) -> (PageId, Bytes) {
     let layout = PageLayout {
         compression,
         block_bytes,

@@ -3,12 +3,11 @@
 use super::*;
 use crate::mapping::Part;
 use crate::page::PageKind;
-use crate::page_format::{PageBuilder, PageLayout, bind};
+use crate::page_format::PageBuilder;
+use crate::page_format::tests::stored;
 use crate::page_id::PageId;
 use basalt_env::Random;
-use basalt_fs::Bytes;
 use basalt_kv::codec::Compression;
-use basalt_stream::ExtentId;
 use std::collections::BTreeMap;
 
 type Entries = BTreeMap<Vec<u8>, (u8, Vec<u8>)>;
@@ -19,19 +18,8 @@ fn page(entries: &Entries, as_of: u64) -> Page {
     for (key, (kind, value)) in entries {
         builder.add(key, *kind, value);
     }
-    let layout = PageLayout {
-        compression: Compression::None,
-        block_bytes: 64,
-    };
-    let mut bytes = Vec::new();
-    builder.finish(PageId::NONE, layout, &mut bytes);
-    let id = PageId {
-        extent: ExtentId(7),
-        offset: 0,
-        len: bytes.len() as u32,
-    };
-    bind(id.address(), &mut bytes);
-    Page::open(id, &Bytes::from(bytes)).unwrap()
+    let (id, bytes) = stored(&mut builder, Compression::None, 64);
+    Page::open(id, &bytes).unwrap()
 }
 
 /// Draws a key: short ones and long ones, with bytes of zero, and with and without a common prefix.

@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::page::PageKind;
-use crate::page_format::{PageBuilder, PageLayout, bind};
-use crate::page_id::PageId;
+use crate::page_format::PageBuilder;
+use crate::page_format::tests::stored;
 use crate::usage::StreamKind;
 use basalt_kv::codec::Compression;
-use basalt_stream::ExtentId;
 
 /// Returns a page with the keys `k0` to `k9` as a source, of which those from `k3` to `k6` count.
 fn part() -> Source {
@@ -14,19 +13,7 @@ fn part() -> Source {
     for n in 0..10 {
         builder.add(format!("k{n}").as_bytes(), 1, b"value");
     }
-    let layout = PageLayout {
-        compression: Compression::None,
-        block_bytes: 4096,
-    };
-    let mut bytes = Vec::new();
-    builder.finish(PageId::NONE, layout, &mut bytes);
-    let id = PageId {
-        extent: ExtentId(7),
-        offset: 0,
-        len: bytes.len() as u32,
-    };
-    bind(id.address(), &mut bytes);
-    let bytes = Bytes::from(bytes);
+    let (id, bytes) = stored(&mut builder, Compression::None, 4096);
     let head = PageHead::open(id, &bytes).unwrap();
     let page = Page::open(id, &bytes).unwrap();
     let mut source = Source::of_head((StreamKind::Delta, id), head, None);

@@ -22,6 +22,16 @@ fn some_changes(random: &Random, count: u64, value: u8) -> Changes {
     keys.map(|key| (key, Some(vec![value; 20]))).collect()
 }
 
+/// Writes changes to a tree and to its model.
+fn write_both(tree: &PageTree, model: &mut Content, changes: Changes) {
+    let borrowed = changes.iter();
+    tree.write(borrowed.map(|(key, value)| (&key[..], value.as_deref())))
+        .unwrap();
+    for (key, value) in changes {
+        model.insert(key, value.unwrap());
+    }
+}
+
 /// Overwrites keys at random, and maintains a tree. Returns the bytes of its extents at the end.
 fn maintained(usage_bytes: u64) -> u64 {
     let env = Env::for_tests(disk(1), 1);
@@ -39,12 +49,7 @@ fn maintained(usage_bytes: u64) -> u64 {
     for round in 0..60 {
         let count = if round == 0 { 10 * KEYS } else { 600 };
         let changes = some_changes(&random, count, round);
-        let borrowed = changes.iter();
-        tree.write(borrowed.map(|(key, value)| (&key[..], value.as_deref())))
-            .unwrap();
-        for (key, value) in changes {
-            model.insert(key, value.unwrap());
-        }
+        write_both(&tree, &mut model, changes);
         tree.storage.compact(&|| true).unwrap();
         most = most.max(tree.stats().extent_range_bytes);
         tree.maintain().unwrap();
@@ -343,12 +348,7 @@ fn threads_drop_and_derive_ranges_of_one_tree() {
         for round in 0..100 {
             let count = if round == 0 { 10 * KEYS } else { 600 };
             let changes = some_changes(&random, count, round);
-            let borrowed = changes.iter();
-            tree.write(borrowed.map(|(key, value)| (&key[..], value.as_deref())))
-                .unwrap();
-            for (key, value) in changes {
-                model.insert(key, value.unwrap());
-            }
+            write_both(&tree, &mut model, changes);
         }
         is_writing.store(false, SeqCst);
     });
