@@ -84,7 +84,7 @@ pub fn section(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>)
             format!("{:.2}", pages.space_amp()),
         ),
         ("page mapping table", mapping),
-        ("ranges in use of extents", ranges),
+        ("valid ranges of extents", ranges),
         (
             "system log",
             format!(

@@ -200,7 +200,7 @@ const PAGE_GAUGES: &[PageRow] = &[
     ),
     (
         "pages_extent_range_bytes",
-        "Bytes of memory of the ranges in use of extents of base pages.",
+        "Bytes of memory of the valid ranges of extents of base pages.",
         |p| p.extent_range_bytes,
     ),
     (
