@@ -1,24 +1,22 @@
 //! Garbage collection: live pages of extents with much garbage are written again, and the extents
 //! are erased (ArkDB, section 4.2). Pages are defragmented on the way.
 
-use crate::compaction::consolidate;
-use crate::cursor::refs_of;
-use crate::entries::DroppedEntry;
-use crate::mapping::{Change, Pages, State};
-use crate::page::{Page, PageKind};
-use crate::page_format::{PAGE_HEADER, PageBuilder, stored_len};
+use crate::leaf_merges::{LeafMerges, Merge};
+use crate::mapping::{Pages, State};
+use crate::page::Page;
+use crate::page_format::{PAGE_HEADER, stored_len};
 use crate::page_id::PageId;
-use crate::page_reads::{LoadedPages, PageRef};
-use crate::storage::{PageWriteCause, PageWriter, Storage};
-use crate::system_log::{Root, SystemTx};
+use crate::storage::{PageWriteCause, Storage};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_stream::ExtentId;
 use std::collections::BTreeSet;
 
-/// Most leaves that one transaction merges, for readers or because they are cold. Their pages are
-/// in memory at once.
+/// Most leaves that one transaction merges, for readers or because they are cold.
 const MERGED_AT_ONCE: usize = 128;
+
+/// Most chains whose delta pages one transaction writes again.
+const MOVED_AT_ONCE: usize = 1024;
 
 /// The budget for cold leaves is used when it is enough for about this many of them: each use costs
 /// a look at the page mapping table.
@@ -29,7 +27,7 @@ const LEAST_LEAVES: u64 = 16;
 const MOST_PASSES: usize = 8;
 
 /// Bytes of an extent that a collection reads at once.
-const WINDOW: usize = 512 << 10;
+const WINDOW: usize = 1 << 20;
 
 impl Storage {
     /// Collects the garbage of extents that have too much, as long as `goes_on` returns true, and
@@ -63,7 +61,7 @@ impl Storage {
             }
             let relocated = match kind {
                 StreamKind::Base => self.relocate_bases(&victims, goes_on),
-                StreamKind::Delta => self.relocate_deltas(&victims),
+                StreamKind::Delta => self.relocate_deltas(&victims, goes_on),
             };
             match relocated {
                 // Damage in one stream must not stop the collection of the other one.
@@ -188,9 +186,7 @@ impl Storage {
         let Some(ranges) = ranges else {
             return Ok(false);
         };
-        let mut writer = PageWriter::new(self, StreamKind::Base);
-        writer.cause = PageWriteCause::Collection;
-        let mut tx = SystemTx::default();
+        let mut merges = LeafMerges::new(self, self.view(), PageWriteCause::Collection);
         let mut failed = None;
         for (begin, end) in ranges.iter() {
             let mut at = begin;
@@ -206,13 +202,12 @@ impl Storage {
                     found => found?,
                 };
                 at += id.len;
-                self.relocate_base(id, &page, &mut writer, &mut tx)?;
+                let (key, pages) = self.named_base(id, &page)?;
+                merges.add(key, pages, Merge::Move(page))?;
             }
         }
-        if !tx.changes.is_empty() || tx.root.is_some() {
-            self.commit(&tx)?;
-        }
-        failed.map_or(Ok(true), Err)
+        let (_, damage) = merges.commit()?;
+        failed.or(damage).map_or(Ok(true), Err)
     }
 
     /// Returns the base page at `offset`. `window` has bytes of the extent, and the offset of the
@@ -253,91 +248,17 @@ impl Storage {
         Ok((id, self.open_page(StreamKind::Base, id, &bytes)?))
     }
 
-    fn relocate_base(
-        &self,
-        id: PageId,
-        page: &Page,
-        writer: &mut PageWriter<'_>,
-        tx: &mut SystemTx,
-    ) -> Result<()> {
+    /// Returns the key that stands for a base page in index pages, and all pages of the key.
+    fn named_base(&self, id: PageId, page: &Page) -> Result<(PageId, Pages)> {
         let view = self.view();
         // The page is named by the id in its header, or by its own once its parent was written
         // again. Then the table no longer has it under the other one.
-        let keys = [page.mapping, Some(id)].into_iter().flatten();
-        let found = keys
-            .into_iter()
-            .find_map(|key| match self.mapping.get(key, view.time) {
-                State::Live(pages) if pages.base == id => Some((key, pages)),
-                _ => None,
-            });
-        let Some((key, pages)) = found else {
-            return Err(self.bad_page(StreamKind::Base, id, "no index page names this page"));
-        };
-        let mut builder = PageBuilder::new(page.kind, page.level);
-        let mut replaced = 0;
-        let loaded = LoadedPages::from([(id, page.clone())]);
-        if page.kind == PageKind::Leaf
-            && self.merge_into(&pages, &loaded, &mut builder, &mut tx.dropped)?
-        {
-            replaced = pages.deltas.len() as u32;
-        } else {
-            builder = PageBuilder::new(page.kind, page.level);
-            builder.as_of = page.as_of;
-            for i in 0..page.count() {
-                let entry = page.entry(i);
-                builder.add(&page.key(i), entry.kind, entry.value);
-            }
-        }
-        let is_root = view.root.id == key;
-        let mapping = if is_root { PageId::NONE } else { key };
-        writer.add(&mut builder, mapping)?;
-        let base = writer.finish()?[0];
-        match is_root {
-            // The root has no parent that would name it by its old id.
-            true => {
-                tx.changes.push(Change::Rewrite {
-                    key,
-                    replaced,
-                    with: vec![(Vec::new(), base)],
-                });
-                tx.root = Some(Root {
-                    id: base,
-                    ..view.root
-                });
-            }
-            false => tx.changes.push(Change::Overwrite {
-                key,
-                replaced,
-                base,
-            }),
-        }
-        Ok(())
-    }
-
-    /// Adds the merged entries of a leaf to a builder. Returns false as soon as they are too many
-    /// for one page: only a compaction splits a leaf. Adds to `dropped` what the merged leaf no
-    /// longer has.
-    fn merge_into(
-        &self,
-        pages: &Pages,
-        loaded: &LoadedPages,
-        builder: &mut PageBuilder,
-        dropped: &mut Vec<DroppedEntry>,
-    ) -> Result<bool> {
-        let most = self.options.page_bytes + self.options.page_bytes / 4;
-        let before = dropped.len();
-        let mut merge = self.merge_pages(Some(pages.base), &pages.deltas, loaded)?;
-        builder.as_of = merge.as_of();
-        let mut key = Vec::new();
-        while merge.next() {
-            self.add_merged(&merge, builder, &mut key, dropped);
-            if builder.len_estimate() > most {
-                // The leaf stays as it is.
-                dropped.truncate(before);
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let mut keys = [page.mapping, Some(id)].into_iter().flatten();
+        let found = keys.find_map(|key| match self.mapping.get(key, view.time) {
+            State::Live(pages) if pages.base == id => Some((key, pages)),
+            _ => None,
+        });
+        found.ok_or_else(|| self.bad_page(StreamKind::Base, id, "no index page names this page"))
     }
 
     /// Merges the pages of the leaves that readers have paid for, as long as `goes_on` returns
@@ -396,144 +317,91 @@ impl Storage {
         leaves: &[PageId],
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Option<Error>> {
-        let mut failed = None;
-        match self.merge_leaves(leaves, goes_on) {
-            Err(e) if e.kind() == ErrorKind::Corruption => {
-                for leaf in leaves {
-                    match self.merge_leaves(&[*leaf], goes_on) {
-                        Err(e) if e.kind() == ErrorKind::Corruption => {
-                            failed = failed.or(Some(e));
-                        }
-                        merged => merged?,
-                    }
+        let maintenance = self.maintenance.lock();
+        let view = self.view();
+        let mut merges = LeafMerges::new(self, view.clone(), PageWriteCause::Compaction);
+        for key in leaves {
+            match self.mapping.get(*key, view.time) {
+                // The leaves below it take its changes.
+                State::Live(pages) if pages.has_index_deltas => merges.to_split.push(*key),
+                State::Live(pages) if !pages.deltas.is_empty() => {
+                    merges.add(*key, pages, Merge::Leaf)?;
                 }
+                // Others have merged it meanwhile.
+                _ => {}
             }
-            merged => merged?,
+        }
+        let (to_split, damage) = merges.commit()?;
+        drop((view, maintenance));
+        let damage_of_split = self.split(&to_split, goes_on)?;
+        Ok(damage.or(damage_of_split))
+    }
+
+    /// Writes leaves again with all of their delta pages, as long as `goes_on` returns true.
+    /// Returns the damage of the first one that cannot be read.
+    fn split(&self, leaves: &[PageId], goes_on: &dyn Fn() -> bool) -> Result<Option<Error>> {
+        let mut failed = None;
+        for key in leaves {
+            if !goes_on() {
+                break;
+            }
+            match self.rewrite_around(*key) {
+                Err(e) if e.kind() == ErrorKind::Corruption => failed = failed.or(Some(e)),
+                rewritten => drop(rewritten?),
+            }
         }
         Ok(failed)
     }
 
-    fn merge_leaves(&self, leaves: &[PageId], goes_on: &dyn Fn() -> bool) -> Result<()> {
-        let maintenance = self.maintenance.lock();
-        let view = self.view();
-        let mut to_split = Vec::new();
-        let states = leaves
-            .iter()
-            .map(|key| (*key, self.mapping.get(*key, view.time)));
-        // Others may have merged a leaf meanwhile.
-        let fragmented: Vec<(PageId, Pages)> = states
-            .filter_map(|(key, state)| match state {
-                State::Live(pages) if pages.has_index_deltas => {
-                    // The leaves below it take its changes.
-                    to_split.push(key);
-                    None
-                }
-                State::Live(pages) if !pages.deltas.is_empty() => Some((key, pages)),
-                _ => None,
-            })
-            .collect();
-        let refs = fragmented.iter();
-        let refs = refs.flat_map(|(_, pages)| refs_of(Some(pages.base), &pages.deltas));
-        let refs: Vec<PageRef> = refs.collect();
-        let read = self.read_pages(&refs)?;
-        let loaded: LoadedPages = refs.into_iter().map(|(_, id)| id).zip(read).collect();
-        let mut writer = PageWriter::new(self, StreamKind::Base);
-        writer.cause = PageWriteCause::Compaction;
-        let mut tx = SystemTx::default();
-        let mut merged = Vec::new();
-        for (key, pages) in fragmented {
-            let mut builder = PageBuilder::new(PageKind::Leaf, 0);
-            // A root has no parent that would name it by its old id.
-            if view.root.id == key
-                || !self.merge_into(&pages, &loaded, &mut builder, &mut tx.dropped)?
-            {
-                to_split.push(key);
-                continue;
-            }
-            writer.add(&mut builder, key)?;
-            merged.push((key, pages.deltas.len() as u32));
-        }
-        let bases = writer.finish()?;
-        let changes = merged.into_iter().zip(bases);
-        tx.changes = changes
-            .map(|((key, replaced), base)| Change::Overwrite {
-                key,
-                replaced,
-                base,
-            })
-            .collect();
-        if !tx.changes.is_empty() {
-            self.commit(&tx)?;
-        }
-        drop((writer, view, maintenance));
-        for key in to_split {
-            if !goes_on() {
-                break;
-            }
-            self.rewrite_around(key)?;
-        }
-        Ok(())
-    }
-
-    /// Writes the delta pages of all chains again that have one in a victim.
-    fn relocate_deltas(&self, victims: &BTreeSet<ExtentId>) -> Result<()> {
-        let maintenance = self.maintenance.lock();
-        let view = self.view();
+    /// Writes the delta pages of all chains again that have one in a victim, as long as `goes_on`
+    /// returns true.
+    ///
+    /// Errors: those of reading and of [`Storage::commit`]; what was written before stays so.
+    /// Damage is returned when the other chains are done.
+    pub fn relocate_deltas(
+        &self,
+        victims: &BTreeSet<ExtentId>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
         let mut chains: Vec<PageId> = Vec::new();
+        let is_victim =
+            |pages: &Pages| (pages.deltas.iter()).any(|delta| victims.contains(&delta.id.extent));
         self.mapping.for_each(|key, state| {
             if let State::Live(pages) = state
-                && pages.deltas.iter().any(|d| victims.contains(&d.id.extent))
+                && is_victim(pages)
             {
                 chains.push(key);
             }
         });
-        let mut deltas = PageWriter::new(self, StreamKind::Delta);
-        let mut bases = PageWriter::new(self, StreamKind::Base);
-        deltas.cause = PageWriteCause::Collection;
-        bases.cause = PageWriteCause::Collection;
-        let mut tx = SystemTx::default();
-        let mut to_split = Vec::new();
-        for key in chains {
-            let State::Live(pages) = self.mapping.get(key, view.time) else {
-                continue;
-            };
-            let replaced = pages.deltas.len() as u32;
-            if pages.has_index_deltas || self.is_partial(&pages) {
-                let loaded = LoadedPages::new();
-                let dropped = &mut tx.dropped;
-                let with = consolidate(self, &mut deltas, &pages.deltas, &loaded, dropped)?;
-                tx.changes.push(Change::Consolidate {
-                    key,
-                    kept: 0,
-                    replaced,
-                    with,
-                });
-                continue;
+        // Pages of neighbours lie behind one another.
+        chains.sort_unstable();
+        let mut failed = None;
+        for some in chains.chunks(MOVED_AT_ONCE) {
+            if !goes_on() {
+                break;
             }
-            let mut builder = PageBuilder::new(PageKind::Leaf, 0);
-            // A root has no parent that would name it by its old id.
-            let loaded = LoadedPages::new();
-            if view.root.id == key
-                || !self.merge_into(&pages, &loaded, &mut builder, &mut tx.dropped)?
-            {
-                to_split.push(key);
-                continue;
+            let maintenance = self.maintenance.lock();
+            let view = self.view();
+            let mut merges = LeafMerges::new(self, view.clone(), PageWriteCause::Collection);
+            for key in some {
+                let State::Live(pages) = self.mapping.get(*key, view.time) else {
+                    continue;
+                };
+                // Others may have written it again meanwhile.
+                if !is_victim(&pages) {
+                    continue;
+                }
+                let merge = match pages.has_index_deltas || self.is_partial(&pages) {
+                    true => Merge::Consolidate,
+                    false => Merge::Leaf,
+                };
+                merges.add(*key, pages, merge)?;
             }
-            bases.add(&mut builder, key)?;
-            let base = bases.finish()?[0];
-            tx.changes.push(Change::Overwrite {
-                key,
-                replaced,
-                base,
-            });
+            let (to_split, damage) = merges.commit()?;
+            drop((view, maintenance));
+            let damage_of_split = self.split(&to_split, goes_on)?;
+            failed = failed.or(damage).or(damage_of_split);
         }
-        if !tx.changes.is_empty() {
-            self.commit(&tx)?;
-        }
-        drop(maintenance);
-        for key in to_split {
-            self.rewrite_around(key)?;
-        }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 }

@@ -12,7 +12,7 @@ use crate::page::PageKind;
 use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
 use crate::page_id::{PAGE_ID_LEN, PageId};
 use crate::page_merge::PageMerge;
-use crate::page_reads::{LoadedPages, PageRef};
+use crate::page_reads::{LoadedPages, PageReads, PageRef};
 use crate::path::{Path, Step};
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
@@ -20,6 +20,7 @@ use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
 use basalt_fs::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A child of an index page: its smallest key and its id.
@@ -31,11 +32,18 @@ enum Outcome {
     Stays,
     /// These new pages (none if the leaf is empty) replace the base page and this many of the
     /// oldest delta pages.
-    Rewritten(Vec<Child>, u32),
+    Rewritten(Vec<NewPage>, u32),
 }
 
-/// Leaves whose pages a compaction reads at once.
-const LEAVES_AHEAD: usize = 32;
+/// A page that a compaction has written: its smallest key, and its number among the pages of its
+/// writer. It has no id before it is appended.
+type NewPage = (Vec<u8>, usize);
+
+/// Most bytes of pages that maintenance reads at once, besides those of one leaf. It reads as many
+/// again while it merges them.
+const BYTES_AHEAD: u64 = 1 << 20;
+/// Maintenance reads the pages of about so many leaves at once, if they have fewer bytes.
+const LEAVES_AHEAD: u64 = 16;
 
 /// What a compaction writes again besides what is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,7 +71,41 @@ enum Plan {
     Rewritten,
 }
 
+/// Delta pages that were written as one, which has no id before it is appended.
+pub(crate) struct Consolidated {
+    pub key: PageId,
+    /// The oldest delta pages, which stay, and the next ones, which are replaced.
+    pub kept: u32,
+    pub replaced: u32,
+    /// The number of the page among those of its writer. `None`: it would have no entry.
+    pub with: Option<usize>,
+}
+
+impl Consolidated {
+    /// Returns the change of the table. `ids` are those of the writer's pages.
+    pub fn change(self, ids: &[PageId]) -> Change {
+        Change::Consolidate {
+            key: self.key,
+            kept: self.kept,
+            replaced: self.replaced,
+            with: self.with.map(|number| ids[number]),
+        }
+    }
+}
+
+/// Some leaves of an index page, whose pages are being read.
+struct LeavesAhead {
+    /// What each of them has.
+    pages: Vec<Pages>,
+    reads: PageReads,
+}
+
 impl Storage {
+    /// Returns how many bytes of pages maintenance reads at once.
+    pub fn bytes_ahead(&self) -> u64 {
+        BYTES_AHEAD.min(self.options.page_bytes as u64 * LEAVES_AHEAD)
+    }
+
     /// Compacts each leaf and each index page that is due ([`Pages::is_due`]), as long as `goes_on`
     /// returns true. Returns the number of transactions.
     ///
@@ -118,6 +160,7 @@ impl Storage {
         let kept = first + old_to_keep(&pages.deltas[first..]);
         let mut compaction = Compaction::new(self, view);
         compaction.consolidate(key, &pages, kept, &loaded)?;
+        compaction.end_consolidations()?;
         self.commit(&compaction.tx)?;
         Ok(true)
     }
@@ -226,6 +269,7 @@ impl Storage {
         }
         let mut compaction = Compaction::new(self, view);
         compaction.consolidate(key, pages, old_to_keep(&pages.deltas), &LoadedPages::new())?;
+        compaction.end_consolidations()?;
         Ok(Some(Prepared {
             tx: compaction.tx,
             view: compaction.view,
@@ -292,12 +336,14 @@ pub(crate) struct Compaction<'a> {
     pub view: Arc<View>,
     pub tx: SystemTx,
     rewrites: Rewrites,
-    /// Pages of the next leaves.
+    /// Pages of the leaves that are written.
     loaded: LoadedPages,
     /// The delta pages of the index page, if the leaves take their changes.
     index_deltas: SmallVec<[Delta; 1]>,
     /// The delta pages `index_deltas`, read.
     loaded_index_deltas: LoadedPages,
+    /// The delta pages that were written as one each.
+    consolidated: Vec<Consolidated>,
     /// The entries of the leaf that is written, and a key. They keep their memory from leaf to
     /// leaf.
     leaf: PageBuilder,
@@ -323,6 +369,7 @@ impl<'a> Compaction<'a> {
             loaded: LoadedPages::new(),
             index_deltas: SmallVec::new(),
             loaded_index_deltas: LoadedPages::new(),
+            consolidated: Vec::new(),
             leaf: PageBuilder::new(PageKind::Leaf, 0),
             key: Vec::new(),
             damage: None,
@@ -345,8 +392,10 @@ impl<'a> Compaction<'a> {
             let root = path.leaf;
             let pages = self.storage.pages_of(&self.view, root)?;
             let children = match self.leaf(root, Vec::new(), &pages)? {
-                Outcome::Stays => return Ok(()),
-                Outcome::Rewritten(children, replaced) => {
+                Outcome::Stays => return self.end_consolidations(),
+                Outcome::Rewritten(new, replaced) => {
+                    let lows = new.into_iter().map(|(low, _)| low);
+                    let children = lows.zip(self.base.finish()?).collect();
                     let children = self.or_anchor(children, &[])?;
                     self.rewrite(root, replaced, children.clone());
                     children
@@ -357,49 +406,58 @@ impl<'a> Compaction<'a> {
         if matches!(self.rewrites, Rewrites::Changed | Rewrites::All) {
             self.load_index_deltas(parent.key)?;
         }
-        let mut children: Vec<Child> = Vec::new();
+        // New pages are numbered until all are appended.
+        let mut children: Vec<(Vec<u8>, std::result::Result<PageId, usize>)> = Vec::new();
         // Leaves that are empty now, and how many delta pages of each are.
         let mut empty: Vec<(PageId, u32)> = Vec::new();
         // Leaves that stay, with the ids of their base pages.
         let mut stay: Vec<(usize, PageId)> = Vec::new();
-        let mut rewritten: Vec<(PageId, u32, Vec<Child>)> = Vec::new();
-        let leaves: Vec<PageId> = (0..parent.page.count())
-            .map(|i| parent.page.child(i))
-            .collect();
-        let mut with_changes: Vec<Pages> = Vec::new();
-        for (i, key) in leaves.iter().copied().enumerate() {
-            if i % LEAVES_AHEAD == 0 {
-                let end = leaves.len().min(i + LEAVES_AHEAD);
-                let pages = (i..end).map(|i| self.pages_with_changes(parent, i));
-                with_changes = pages.collect::<Result<_>>()?;
-                match self.load(&leaves[i..end], &with_changes) {
-                    // Each leaf reads its own pages then.
-                    Err(e) if e.kind() == ErrorKind::Corruption => self.loaded = LoadedPages::new(),
-                    loaded => loaded?,
-                }
-            }
-            let low = parent.page.key(i);
-            let outcome = match self.leaf(key, low.clone(), &with_changes[i % LEAVES_AHEAD]) {
-                Err(e) if e.kind() == ErrorKind::Corruption && self.may_stay(key) => {
-                    self.damage.get_or_insert(e);
-                    Outcome::Stays
-                }
-                outcome => outcome?,
-            };
-            match outcome {
-                Outcome::Stays => {
-                    stay.push((children.len(), key));
-                    children.push((low, key));
-                }
-                Outcome::Rewritten(with, replaced) if with.is_empty() => {
-                    empty.push((key, replaced))
-                }
-                Outcome::Rewritten(with, replaced) => {
-                    children.extend(with.clone());
-                    rewritten.push((key, replaced, with));
+        // Leaves that are written again, and which children each becomes.
+        let mut rewritten: Vec<(PageId, u32, Range<usize>)> = Vec::new();
+        let leaves = parent.page.count();
+        let (mut ahead, mut at) = (self.read_ahead(parent, 0)?, 0);
+        while at < leaves {
+            let LeavesAhead { pages, reads } = ahead;
+            self.loaded = reads.loaded(self.storage);
+            let above = self.loaded_index_deltas.iter();
+            (self.loaded).extend(above.map(|(id, page)| (*id, page.clone())));
+            // The device reads the next leaves while these are merged.
+            ahead = self.read_ahead(parent, at + pages.len())?;
+            for pages in &pages {
+                let (key, low) = (parent.page.child(at), parent.page.key(at));
+                at += 1;
+                let outcome = match self.leaf(key, low.clone(), pages) {
+                    Err(e) if e.kind() == ErrorKind::Corruption && self.may_stay(key) => {
+                        self.damage.get_or_insert(e);
+                        Outcome::Stays
+                    }
+                    outcome => outcome?,
+                };
+                match outcome {
+                    Outcome::Stays => {
+                        stay.push((children.len(), key));
+                        children.push((low, Ok(key)));
+                    }
+                    Outcome::Rewritten(with, replaced) if with.is_empty() => {
+                        empty.push((key, replaced))
+                    }
+                    Outcome::Rewritten(with, replaced) => {
+                        let first = children.len();
+                        children.extend(with.into_iter().map(|(low, number)| (low, Err(number))));
+                        rewritten.push((key, replaced, first..children.len()));
+                    }
                 }
             }
         }
+        self.end_consolidations()?;
+        let ids = self.base.finish()?;
+        let with_id = |(low, id): (_, std::result::Result<PageId, usize>)| {
+            (low, id.unwrap_or_else(|number| ids[number]))
+        };
+        let mut children: Vec<Child> = children.into_iter().map(with_id).collect();
+        let rewritten: Vec<(PageId, u32, Vec<Child>)> = (rewritten.into_iter())
+            .map(|(key, replaced, with)| (key, replaced, children[with].to_vec()))
+            .collect();
         let is_unchanged = rewritten.is_empty() && empty.is_empty() && self.index_deltas.is_empty();
         if is_unchanged && self.rewrites != Rewrites::Names {
             return Ok(());
@@ -506,23 +564,31 @@ impl<'a> Compaction<'a> {
         }
     }
 
-    /// Reads the pages of leaves that are due, at once, and forgets those read before.
-    fn load(&mut self, leaves: &[PageId], all: &[Pages]) -> Result<()> {
-        let mut refs = Vec::new();
-        for (key, pages) in leaves.iter().zip(all) {
-            match self.plan(*key, pages) {
+    /// Begins to read the pages of leaves that are due, from a child of the index page on.
+    fn read_ahead(&self, parent: &Step, first: usize) -> Result<LeavesAhead> {
+        let (mut all, mut refs, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for child in first..parent.page.count() {
+            if bytes >= self.storage.bytes_ahead() {
+                break;
+            }
+            let begin = refs.len();
+            let pages = self.pages_with_changes(parent, child)?;
+            match self.plan(parent.page.child(child), &pages) {
                 Plan::Stays => {}
                 Plan::Consolidated(kept) => refs.extend(refs_of(None, &pages.deltas[kept..])),
                 Plan::Rewritten => refs.extend(refs_of(Some(pages.base), &pages.deltas)),
             }
+            bytes += refs[begin..]
+                .iter()
+                .map(|(_, id)| u64::from(id.len))
+                .sum::<u64>();
+            all.push(pages);
         }
         refs.retain(|(_, id)| !self.loaded_index_deltas.contains_key(id));
-        let read = self.storage.read_pages(&refs)?;
-        self.loaded = refs.into_iter().map(|(_, id)| id).zip(read).collect();
-        let above = self.loaded_index_deltas.iter();
-        self.loaded
-            .extend(above.map(|(id, page)| (*id, page.clone())));
-        Ok(())
+        Ok(LeavesAhead {
+            pages: all,
+            reads: self.storage.begin_page_reads(refs),
+        })
     }
 
     /// Writes the delta pages behind the `kept` oldest ones of a leaf or an index page as one.
@@ -536,12 +602,20 @@ impl<'a> Compaction<'a> {
         let deltas = &pages.deltas[kept..];
         let dropped = &mut self.tx.dropped;
         let with = consolidate(self.storage, &mut self.delta, deltas, loaded, dropped)?;
-        self.tx.changes.push(Change::Consolidate {
+        self.consolidated.push(Consolidated {
             key,
             kept: kept as u32,
             replaced: deltas.len() as u32,
             with,
         });
+        Ok(())
+    }
+
+    /// Appends the delta pages that consolidations have written, and adds their changes.
+    fn end_consolidations(&mut self) -> Result<()> {
+        let ids = self.delta.finish()?;
+        let changes = self.consolidated.drain(..).map(|of| of.change(&ids));
+        self.tx.changes.extend(changes);
         Ok(())
     }
 
@@ -568,7 +642,7 @@ impl<'a> Compaction<'a> {
             storage.add_merged(&merge, builder, &mut self.key, &mut self.tx.dropped);
         }
         let page_bytes = storage.options.page_bytes;
-        let mut pages = write_parts(&mut self.base, builder, page_bytes, PageId::NONE, 1)?;
+        let mut pages = add_parts(&mut self.base, builder, page_bytes, PageId::NONE, 1)?;
         if let Some(first) = pages.first_mut() {
             // The leaf also has the keys between its old first key and its new one.
             first.0 = low;
@@ -631,7 +705,9 @@ impl<'a> Compaction<'a> {
         for (low, id) in children {
             builder.add(low, 0, &id.to_bytes());
         }
-        write_parts(&mut self.base, &mut builder, page_bytes, key, 2)
+        let pages = add_parts(&mut self.base, &mut builder, page_bytes, key, 2)?;
+        let lows = pages.into_iter().map(|(low, _)| low);
+        Ok(lows.zip(self.base.finish()?).collect())
     }
 
     /// Makes a page the root, or builds index pages above several ones.
@@ -709,15 +785,15 @@ impl Storage {
     }
 }
 
-/// Writes delta pages of a leaf or an index page as one page. Returns its id, or `None` if they
-/// have no entry.
+/// Adds delta pages of a leaf or an index page to a writer as one page. Returns its number, or
+/// `None` if they have no entry.
 pub(crate) fn consolidate(
     storage: &Storage,
     writer: &mut PageWriter<'_>,
     deltas: &[Delta],
     loaded: &LoadedPages,
     dropped: &mut Vec<DroppedEntry>,
-) -> Result<Option<PageId>> {
+) -> Result<Option<usize>> {
     let mut builder = PageBuilder::new(PageKind::Delta, 0);
     let mut merge = storage.merge_pages(None, deltas, loaded)?;
     builder.as_of = merge.as_of();
@@ -731,23 +807,23 @@ pub(crate) fn consolidate(
     if builder.is_empty() {
         return Ok(None);
     }
-    writer.add(&mut builder, PageId::NONE)?;
-    Ok(writer.finish()?.pop())
+    writer.add(&mut builder, PageId::NONE).map(Some)
 }
 
-/// Writes the entries of a builder to pages of about the same size, each of at most `page_bytes`
-/// bytes, but with at least so many entries.
-fn write_parts(
+/// Adds the entries of a builder to a writer as pages of about the same size, each of at most
+/// `page_bytes` bytes, but with at least so many entries.
+fn add_parts(
     writer: &mut PageWriter<'_>,
     builder: &mut PageBuilder,
     page_bytes: usize,
     mapping: PageId,
     least: usize,
-) -> Result<Vec<Child>> {
+) -> Result<Vec<NewPage>> {
     let parts = builder.parts(page_bytes, least);
+    let mut pages = Vec::with_capacity(parts.len());
     for part in &parts {
-        writer.add_part(builder, part, mapping)?;
+        let number = writer.add_part(builder, part, mapping)?;
+        pages.push((builder.low(part).to_vec(), number));
     }
-    let lows = parts.iter().map(|part| builder.low(part).to_vec());
-    Ok(lows.zip(writer.finish()?).collect())
+    Ok(pages)
 }

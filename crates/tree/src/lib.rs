@@ -40,6 +40,7 @@ mod explain;
 #[doc(hidden)]
 pub mod fuzzing;
 mod inspect;
+mod leaf_merges;
 mod leaf_pages;
 #[cfg(feature = "schedules")]
 mod lock_order;

@@ -7,8 +7,8 @@ use crate::page_format::{PAGE_HEADER, PageHead, head_end};
 use crate::page_id::PageId;
 use crate::storage::Storage;
 use crate::usage::StreamKind;
-use basalt_env::{CacheKey, CachePriority, MemoryKind};
-use basalt_fs::{Bytes, Result, slot_size};
+use basalt_env::{CacheKey, CachePriority, MemoryKind, Reservation};
+use basalt_fs::{Bytes, Error, ReadCompletions, Result, slot_size};
 use basalt_stream::{ExtentAddress, ExtentId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -221,7 +221,7 @@ impl<'s> PartReads<'s> {
             return;
         }
         let runs = runs_of(&spans);
-        storage.read_runs(&runs, &mut |run, read| {
+        storage.read_runs(runs, &mut |run, read| {
             for i in &run.of {
                 let begin = (spans[*i].offset - run.span.offset) as usize;
                 let bytes = match &read {
@@ -322,22 +322,7 @@ impl Storage {
     ///
     /// Errors: those of [`Storage::page_uncached`], of the first page that cannot be read.
     pub fn read_pages(&self, refs: &[PageRef]) -> Result<Vec<Page>> {
-        let mut found: Vec<Option<Page>> = vec![None; refs.len()];
-        if refs.len() > 1 {
-            let spans: Vec<Span> = refs.iter().copied().map(page_span).collect();
-            let runs = runs_of(&spans);
-            self.read_runs(&runs, &mut |run, read| {
-                let Ok(read) = read else {
-                    return;
-                };
-                for i in &run.of {
-                    let (kind, id) = refs[*i];
-                    let begin = (u64::from(id.offset) - run.span.offset) as usize;
-                    let bytes = read.slice(begin..begin + id.len as usize);
-                    found[*i] = self.open_page(kind, id, &bytes).ok();
-                }
-            });
-        }
+        let found = self.begin_page_reads(refs.to_vec()).take(self);
         let pages = found.into_iter().zip(refs);
         let pages = pages.map(|(page, (kind, id))| match page {
             Some(page) => Ok(page),
@@ -347,9 +332,29 @@ impl Storage {
         pages.collect()
     }
 
+    /// Begins to read whole pages, as [`Storage::read_pages`] does, and does not wait for them.
+    pub fn begin_page_reads(&self, refs: Vec<PageRef>) -> PageReads {
+        let runs = match refs.len() {
+            0 | 1 => Vec::new(),
+            _ => {
+                let spans: Vec<Span> = refs.iter().copied().map(page_span).collect();
+                runs_of(&spans)
+            }
+        };
+        PageReads {
+            refs,
+            runs: self.begin_runs(runs),
+        }
+    }
+
     /// Reads runs with one batch, and calls `each` with them.
-    fn read_runs(&self, runs: &[Run], each: &mut dyn FnMut(&Run, Result<Bytes>)) {
-        let (mut reads, mut of_read) = (Vec::new(), Vec::new());
+    fn read_runs(&self, runs: Vec<Run>, each: &mut dyn FnMut(&Run, Result<Bytes>)) {
+        self.begin_runs(runs).finish(self, each);
+    }
+
+    /// Begins to read runs with one batch.
+    fn begin_runs(&self, runs: Vec<Run>) -> RunReads {
+        let (mut reads, mut of_read, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for run in runs {
             let stream = self.stream(run.span.kind);
             match stream.read_request(run.span.address(), run.span.len as usize) {
@@ -357,25 +362,85 @@ impl Storage {
                     reads.push(read);
                     of_read.push(run);
                 }
-                Err(e) => each(run, Err(e)),
+                Err(e) => failed.push((run, e)),
             }
         }
         let bytes = of_read.iter().map(|run| run.span.len).sum();
-        let _booked = self.env.ledger().reserve(MemoryKind::Pinned, bytes);
-        let mut batch = self.env.fs().submit_reads(reads);
+        let booked = self.env.ledger().reserve(MemoryKind::Pinned, bytes);
+        let batch = (!reads.is_empty()).then(|| self.env.fs().submit_reads(reads));
+        RunReads {
+            batch,
+            of_read,
+            failed,
+            _booked: booked,
+        }
+    }
+}
+
+/// Reads of runs that have begun.
+struct RunReads {
+    batch: Option<Box<dyn ReadCompletions>>,
+    of_read: Vec<Run>,
+    /// Runs whose read could not begin.
+    failed: Vec<(Run, Error)>,
+    _booked: Reservation,
+}
+
+impl RunReads {
+    /// Waits for all runs, and calls `each` with them.
+    fn finish(self, storage: &Storage, each: &mut dyn FnMut(&Run, Result<Bytes>)) {
+        for (run, e) in self.failed {
+            each(&run, Err(e));
+        }
+        let Some(mut batch) = self.batch else {
+            return;
+        };
         batch.wait_all();
         while let Some((i, read)) = batch.next() {
-            let len = of_read[i].span.len;
+            let span = self.of_read[i].span;
             // A read that ends early is read again, for its error.
-            let read = read.and_then(|read| match read.len() as u64 >= len {
+            let read = read.and_then(|read| match read.len() as u64 >= span.len {
                 true => Ok(read),
-                false => {
-                    let span = of_read[i].span;
-                    self.stream(span.kind).read(span.address(), len as usize)
-                }
+                false => (storage.stream(span.kind)).read(span.address(), span.len as usize),
             });
-            each(of_read[i], read);
+            each(&self.of_read[i], read);
         }
+    }
+}
+
+/// Whole pages that are being read.
+pub(crate) struct PageReads {
+    refs: Vec<PageRef>,
+    runs: RunReads,
+}
+
+impl PageReads {
+    /// Waits for the pages, and returns those that are sound. A reader of another one reads it
+    /// again, for its error.
+    pub fn loaded(self, storage: &Storage) -> LoadedPages {
+        let refs = self.refs.clone();
+        let ids = refs.into_iter().map(|(_, id)| id);
+        let pages = ids.zip(self.take(storage));
+        pages.filter_map(|(id, page)| Some((id, page?))).collect()
+    }
+
+    /// Waits for the pages, and returns them in their order. `None` stands for a single page, which
+    /// was not read, and for one that cannot be read.
+    fn take(self, storage: &Storage) -> Vec<Option<Page>> {
+        let refs = self.refs;
+        let mut found: Vec<Option<Page>> = vec![None; refs.len()];
+        self.runs.finish(storage, &mut |run, read| {
+            let Ok(read) = read else {
+                return;
+            };
+            for i in &run.of {
+                let (kind, id) = refs[*i];
+                let begin = (u64::from(id.offset) - run.span.offset) as usize;
+                let bytes = read.slice(begin..begin + id.len as usize);
+                found[*i] = storage.open_page(kind, id, &bytes).ok();
+            }
+        });
+        found
     }
 }
 

@@ -257,7 +257,7 @@ fn histories_agree_with_a_model() {
     let (mut levels, mut erased, mut held_checks) = (0, 0, 0);
     let (mut with_index_deltas, mut pushed_down) = (0, 0);
     let (mut derived, mut without_ranges) = (0, 0);
-    for seed in basalt_sim::campaign::cases(0..20 * basalt_sim::campaign::scale()) {
+    for seed in basalt_sim::campaign::cases(0..30 * basalt_sim::campaign::scale()) {
         let random = Random::from_seed(seed);
         let fs = disk(seed);
         let mut storage = open(&fs).unwrap();

@@ -132,3 +132,72 @@ fn neighbours_of_a_damaged_leaf_are_compacted() {
     }
     tree.abandon().unwrap();
 }
+
+/// Regression test: a damaged delta page kept all leaves of an extent, or all chains of delta
+/// pages, from being moved, and each try wrote them again.
+#[test]
+fn collections_move_all_but_the_damaged_leaf() {
+    for kind in [StreamKind::Base, StreamKind::Delta] {
+        let fs = disk(1);
+        let env = Env::for_tests(fs.clone(), 1);
+        let options = TreeOptions {
+            max_deltas: 64,
+            overwrite_ratio: 0.0,
+            base_garbage: 1.0,
+            delta_garbage: 1.0,
+            max_space_amp: 100.0,
+            cold_merge_ratio: 0.0,
+            ..options()
+        };
+        let tree = PageTree::open(&env, DIR, &options).unwrap();
+        let write = |round: u8| {
+            let keys: Vec<Vec<u8>> = (0..300).map(|n| format!("k{n:05}").into_bytes()).collect();
+            let value = [round; 20];
+            tree.write(keys.iter().map(|key| (&key[..], Some(&value[..]))))
+                .unwrap();
+        };
+        write(0);
+        let storage = &*tree.storage;
+        for round in 1..4 {
+            write(round);
+            storage.delta.seal().unwrap();
+        }
+        storage.base.seal().unwrap();
+        let leaf = storage.path(&storage.view(), b"k00150").unwrap().leaf;
+        let pages = storage.pages_of(&storage.view(), leaf).unwrap();
+        let damaged = pages.deltas[0].id;
+        let file = Path::new(DIR).join(extent_file(StreamKind::Delta, damaged.extent));
+        fs.flip_bit(&file, u64::from(damaged.offset + damaged.len - 1), 1)
+            .unwrap();
+        let before = tree.stats();
+        assert!(before.leaves_with_deltas > 10, "{before:?}");
+        let victims = storage
+            .stream(kind)
+            .extents()
+            .iter()
+            .map(|e| e.id)
+            .collect();
+        let relocate = || match kind {
+            StreamKind::Base => storage.relocate_bases(&victims, &|| true),
+            StreamKind::Delta => storage.relocate_deltas(&victims, &|| true),
+        };
+        let e = relocate().unwrap_err();
+        assert_eq!(
+            (e.kind(), e.path()),
+            (ErrorKind::Corruption, Some(&*file)),
+            "{e}"
+        );
+        let after = tree.stats();
+        assert_eq!(after.leaves_with_deltas, 1, "{kind:?}");
+        assert!(after.base_bytes_written > before.base_bytes_written);
+        // The next try finds nothing but the damaged leaf.
+        relocate().unwrap_err();
+        let again = tree.stats();
+        assert_eq!(again.base_bytes_written, after.base_bytes_written);
+        let found = tree.get(&tree.snapshot(), b"k00299").unwrap();
+        assert_eq!(found.as_deref(), Some(&[3; 20][..]));
+        // No transaction begins once maintenance is to end.
+        storage.relocate_deltas(&victims, &|| false).unwrap();
+        tree.abandon().unwrap();
+    }
+}
