@@ -301,13 +301,15 @@ impl HostFs {
 
     fn new_log(&self, path: &Path, capacity: u64) -> Result<HostFile> {
         let file = self.create_new(path, Kind::Log)?;
-        if capacity > 0
-            && let Err(e) = file.write_space(capacity)
-        {
+        if capacity == 0 {
+            return Ok(file);
+        }
+        if let Err(e) = file.write_space(capacity) {
             // A log that could not be created keeps neither its name nor the space it got so far.
             let _ = rustix::fs::unlink(path);
             return Err(e.context("creating a log"));
         }
+        file.allow_windows();
         Ok(file)
     }
 

@@ -15,10 +15,11 @@
 //!   time.
 //!
 //! Free memory is *dirty* while the system still backs it with pages, and *clean* afterwards. The
-//! slab uses dirty memory first. A shard keeps dirty memory up to a 32nd of its bytes in use.
-//! Beyond that, a free returns older dirty memory of other classes, so that a class in use keeps
-//! its own. If a few spans have none, the freed block is returned. [`Slab::trim`] returns all dirty
-//! memory. It also returns pages inside units of small slots if no slot in use has bytes in them.
+//! slab uses dirty memory first. A shard keeps dirty memory up to a 32nd of its bytes in use, and
+//! up to 4 MiB in any case. Beyond that, a free returns older dirty memory of other classes, so
+//! that a class in use keeps its own. If a few spans have none, the freed block is returned.
+//! [`Slab::trim`] returns all dirty memory. It also returns pages inside units of small slots if no
+//! slot in use has bytes in them.
 //!
 //! The modules are `size_class` (sizes of slots), `span` (spans, units and their headers), `shard`
 //! (lists of free memory), `purge` (how dirty memory returns to the system) and `system` (system

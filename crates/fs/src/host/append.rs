@@ -15,9 +15,10 @@
 //!
 //! The zeros after a lazy append complete its last page. A recycled page that is only partly
 //! overwritten would first be read from the device, inside the append. A page that is overwritten
-//! whole is not read. For the same reason, windows are only for logs whose space was never written.
-//! They end with the first synced append, and when space is written ahead or taken over. So all
-//! space ahead of the appends is either written or belongs to a window.
+//! whole is not read. For the same reason, windows are only for space that was never written: all
+//! of a log, or what comes after the space that it was created with. They end with the first synced
+//! append, and when space is written ahead later or taken over. So all space ahead of the appends
+//! is either written or belongs to a window.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -85,7 +86,9 @@ impl HostFile {
             ))
             .in_file(self.path()));
         };
-        if self.may_map(&state, total, intent) && self.write_mapped(&mut state, bufs, offset, end) {
+        if self.may_map(&state, offset, total, intent)
+            && self.write_mapped(&mut state, bufs, offset, end)
+        {
             self.pos.store(end, SeqCst);
             return Ok(offset);
         }
@@ -137,11 +140,12 @@ impl HostFile {
         }
     }
 
-    fn may_map(&self, state: &AppendState, total: usize, intent: Intent) -> bool {
+    fn may_map(&self, state: &AppendState, offset: u64, total: usize, intent: Intent) -> bool {
         self.kind == Kind::Log
             && intent == Intent::Lazy
             && total <= MAPPED_MAX
             && !state.windows_ended
+            && offset >= state.windows_from
             && (self.overwrites_in_place || self.sys().windows_anywhere())
     }
 
@@ -231,6 +235,13 @@ impl HostFile {
         }
         fill_page_cache(self.main_fd(), fresh, start + len).ok()?;
         MappedWindow::open(self.main_fd(), start, len as usize).ok()
+    }
+
+    /// Lets a log that was just created have windows from the end of its written space on.
+    pub(super) fn allow_windows(&self) {
+        let mut state = self.append_state.lock();
+        state.windows_ended = false;
+        state.windows_from = self.size.load(SeqCst);
     }
 
     /// Ends the windows of this log and releases the space that was allocated ahead for them. A

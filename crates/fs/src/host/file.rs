@@ -53,6 +53,8 @@ pub(super) struct AppendState {
     pub(super) window: Option<MappedWindow>,
     /// True if the log opens no windows any more.
     pub(super) windows_ended: bool,
+    /// Offset from which the log opens windows: the end of the space that it was created with.
+    pub(super) windows_from: u64,
 }
 
 /// The descriptors and facts that a handle is made from.
@@ -117,6 +119,7 @@ impl HostFile {
                 reserved_to: 0,
                 window: None,
                 windows_ended: false,
+                windows_from: 0,
             }),
             space: Mutex::new(()),
             extending: Mutex::new(()),

@@ -80,6 +80,49 @@ fn a_synced_append_releases_the_space_of_windows() {
     assert!(all[at as usize..] == pattern(1, at, 612)[..]);
 }
 
+/// A store does not know how its first log will be used, so the log has some written space. Appends
+/// without a sync were write calls even after it, as long as the log lasted.
+#[test]
+fn windows_begin_after_the_written_space_of_a_new_log() {
+    const WRITTEN: u64 = 16 * 1024;
+    let dir = Dir::new();
+    let fs = dir.fs();
+    fs.shared.sys.map_anywhere.store(true, SeqCst);
+    let f = log(&fs, "1.log", WRITTEN, None);
+    let before = fs.stats().writes;
+    let mut len = 0;
+    let mut append = |most: u64| {
+        while len < most {
+            put(&f, &pattern(1, len, 100), Intent::Lazy);
+            len += 100;
+        }
+        len
+    };
+    let end = append(WRITTEN);
+    let writes = fs.stats().writes;
+    assert_eq!(writes - before, end / 100, "written space is not mapped");
+    assert_eq!(host(&f).written_to.load(SeqCst), WRITTEN);
+    let end = append(200 * 1024);
+    assert_eq!(fs.stats().writes, writes);
+    assert!(f.read(0, end as usize).unwrap()[..] == pattern(1, 0, end as usize)[..]);
+    assert_eq!(
+        host(&f).written_to.load(SeqCst),
+        WRITTEN,
+        "space of windows"
+    );
+    f.sync_data().unwrap();
+    // A synced append ends the windows.
+    let at = f.align_to_unit().unwrap();
+    put(&f, &pattern(1, at, 512), Intent::Sync);
+    assert!(f.allocated() < at + 512 + 4096, "{}", f.allocated());
+    put(&f, &pattern(1, at + 512, 100), Intent::Lazy);
+    assert!(fs.stats().writes > writes + 1);
+    f.sync_all().unwrap();
+    let on_disk = std::fs::read(dir.0.join("1.log")).unwrap();
+    assert!(on_disk[..end as usize] == pattern(1, 0, end as usize)[..]);
+    assert!(on_disk[at as usize..] == pattern(1, at, 612)[..]);
+}
+
 /// An append stored its bytes into a window whose pages had been released. On a full disk that ends
 /// the process.
 #[test]
