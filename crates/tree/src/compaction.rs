@@ -113,9 +113,17 @@ impl Storage {
     /// returned when the others are done.
     pub fn compact(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let (mut done, mut failed) = (0, None);
+        let written = || self.written.by_stream(StreamKind::Base);
+        let mut erased_at = written();
         for key in self.mapping.due(self.options.max_deltas) {
             if !goes_on() {
                 break;
+            }
+            // The extents that were written first die first. A long compaction would keep them all
+            // to its end.
+            if written() - erased_at >= self.options.extent_bytes {
+                self.erase_dead()?;
+                erased_at = written();
             }
             // Damage of one page must not stop the compaction of the others.
             match self.compact_around(key) {

@@ -306,17 +306,18 @@ impl MappingTable {
 
     /// Returns the keys that are due for a compaction now.
     pub fn due(&self, max_deltas: usize) -> Vec<PageId> {
-        let mut keys = Vec::new();
+        let mut due = Vec::new();
         for shard in &self.shards {
             for (key, chain) in shard.read().iter() {
                 if let Some(State::Live(pages)) = chain.last().map(|v| &v.state)
                     && pages.is_due(max_deltas)
                 {
-                    keys.push(*key);
+                    due.push((pages.base, *key));
                 }
             }
         }
-        keys
+        due.sort_unstable();
+        due.into_iter().map(|(_, key)| key).collect()
     }
 
     /// Returns the leaves that have delta pages and did not change since a time, with the bytes of

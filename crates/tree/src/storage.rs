@@ -81,6 +81,11 @@ pub(crate) struct WriteCounters {
 }
 
 impl WriteCounters {
+    /// Returns the bytes that were written to a stream.
+    pub fn by_stream(&self, kind: StreamKind) -> u64 {
+        self.by_stream[kind as usize - 1].load(SeqCst)
+    }
+
     /// Counts merges of leaves that readers have paid for, and of cold ones.
     pub fn count_merges(&self, for_readers: usize, cold: usize) {
         self.merged_leaves[0].fetch_add(for_readers as u64, SeqCst);
