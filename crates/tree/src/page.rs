@@ -275,6 +275,13 @@ impl Page {
         [self.prefix(), self.entry(i).suffix].concat()
     }
 
+    /// Sets a buffer to the key of an entry.
+    pub fn key_into(&self, i: usize, key: &mut Vec<u8>) {
+        key.clear();
+        key.extend_from_slice(self.prefix());
+        key.extend_from_slice(self.entry(i).suffix);
+    }
+
     /// Returns the child of an entry of an index page.
     pub fn child(&self, i: usize) -> PageId {
         PageId::from_bytes(self.entry(i).value).expect("the page was verified")

@@ -654,10 +654,14 @@ impl Page {
         }
         let page = head.open_all(bytes)?;
         let filter = &head.bytes[head.filter..];
-        if !filter.is_empty()
-            && let Some(i) = (0..page.count()).find(|i| !head.may_have(&page.key(*i)))
-        {
-            return Err(format!("the page's filter does not know entry {i}"));
+        if !filter.is_empty() {
+            let mut key = Vec::new();
+            for i in 0..page.count() {
+                page.key_into(i, &mut key);
+                if !head.may_have(&key) {
+                    return Err(format!("the page's filter does not know entry {i}"));
+                }
+            }
         }
         Ok(page)
     }
