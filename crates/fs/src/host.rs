@@ -421,11 +421,16 @@ impl FileSystem for HostFs {
         let s = rustix::fs::stat(&path)
             .map_err(|e| Error::io("reading the metadata", &path, e.into()))?;
         let len = u64::try_from(s.st_size).unwrap_or(0);
+        let is_dir = FileType::from_raw_mode(s.st_mode) == FileType::Directory;
+        #[allow(clippy::useless_conversion, reason = "some machines have 32 bits")]
+        let names = u64::from(s.st_nlink);
         Ok(FileStat {
             len,
             allocated: len,
             on_disk: u64::try_from(s.st_blocks).unwrap_or(0) * 512,
-            is_dir: FileType::from_raw_mode(s.st_mode) == FileType::Directory,
+            // The system also counts the entries `.` and `..` of directories.
+            links: if is_dir { 1 } else { names },
+            is_dir,
         })
     }
 

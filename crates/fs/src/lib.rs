@@ -180,6 +180,8 @@ pub struct FileStat {
     /// Bytes that the file takes on the device. Space that was released inside the file does not
     /// count.
     pub on_disk: u64,
+    /// Names of the file. 1 for a directory.
+    pub links: u64,
     /// True for a directory.
     pub is_dir: bool,
 }
@@ -330,7 +332,8 @@ pub trait FileSystem: Send + Sync {
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> Result<Arc<dyn File>>;
 
-    /// Returns the length, the space and the kind of the file or directory at `path`.
+    /// Returns the length, the space, the number of names and the kind of the file or directory at
+    /// `path`.
     fn stat(&self, path: &Path) -> Result<FileStat>;
 
     /// Returns true if the name exists.

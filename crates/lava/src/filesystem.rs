@@ -259,6 +259,7 @@ impl FileSystem for LavaFs {
                 len: 0,
                 allocated: 0,
                 on_disk: 0,
+                links: 1,
                 is_dir: true,
             });
         }
@@ -272,6 +273,7 @@ impl FileSystem for LavaFs {
             len,
             allocated: allocated.max(len),
             on_disk: extents.allocated().blocks * BLOCK,
+            links: u64::from(attrs.links),
             is_dir: false,
         })
     }

@@ -221,16 +221,23 @@ fn full_directory_stays(fs: &Arc<dyn FileSystem>) {
 
 fn links_share(fs: &Arc<dyn FileSystem>) {
     let f = fs.create(p("a")).expect("create");
+    let links = |name: &str| fs.stat(p(name)).expect("stat").links;
     append(&f, b"one");
+    assert_eq!(links("a"), 1);
     fs.link(p("a"), p("b")).expect("link");
+    assert_eq!((links("a"), links("b")), (2, 2));
     append(&f, b" two");
     fs.remove(p("a")).expect("remove");
+    assert_eq!(links("b"), 1);
     assert_eq!(list(fs, ""), ["b"]);
     let b = fs.open(p("b")).expect("open");
     assert_eq!(b.read(0, 7).expect("read"), &b"one two"[..]);
     fs.link(p("b"), p("c")).expect("link");
     fs.rename(p("b"), p("c"))
         .expect("two names of one file: nothing happens");
+    assert_eq!((links("b"), links("c")), (2, 2));
+    fs.create_dir(p("d/e")).expect("create_dir");
+    assert_eq!(links("d"), 1, "of a directory");
     assert_eq!(
         fs.open(p("c")).expect("open").read(0, 7).expect("read"),
         &b"one two"[..]

@@ -477,6 +477,7 @@ impl FileSystem for SimFs {
                     len: 0,
                     allocated: 0,
                     on_disk: 0,
+                    links: 1,
                     is_dir: true,
                 });
             }
@@ -484,6 +485,7 @@ impl FileSystem for SimFs {
                 len: state.disk.len_hint(ino),
                 allocated: state.disk.file(ino).alloc,
                 on_disk: state.disk.file(ino).chunks() * CHUNK,
+                links: state.disk.link_count(ino) as u64,
                 is_dir: false,
             })
         })
