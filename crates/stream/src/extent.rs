@@ -3,7 +3,7 @@
 use basalt_env::Env;
 use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use basalt_env::sync::{RwLock, named};
-use basalt_fs::{AlignedBuf, Error, ErrorKind, File, Intent, Result};
+use basalt_fs::{AlignedBuf, Error, ErrorKind, File, FileStat, Intent, Result};
 use std::fmt;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -61,6 +61,9 @@ pub struct ExtentInfo {
     pub id: ExtentId,
     /// Bytes, its header included. Of an extent that a crash left unsealed, an upper bound.
     pub len: u64,
+    /// Bytes that the extent takes on the device, its header included, at most `len`. Less than
+    /// `len` if ranges were released.
+    pub on_disk: u64,
     /// True if the extent takes no more bytes.
     pub sealed: bool,
 }
@@ -74,6 +77,9 @@ pub(crate) struct Extent {
     len: AtomicU64,
     /// Bytes that survive a power cut, at least.
     synced: AtomicU64,
+    /// Bytes that the file takes on the device, as the last [`Extent::stat`] found them.
+    /// `u64::MAX` before the first one: the extent was begun by this handle and has no holes.
+    on_disk: AtomicU64,
     /// The file. A sealed extent is opened by its first read. A leaf.
     file: RwLock<Option<Arc<dyn File>>>,
     /// True if appended bytes may wait in memory of the filesystem: [`Intent::Bulk`].
@@ -83,14 +89,16 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// Returns the handle of an extent that is on the disk.
-    pub fn existing(dir: &Path, id: ExtentId, life: u128, len: u64) -> Extent {
+    /// Returns the handle of an extent that is on the disk. Its length is set by
+    /// [`Extent::set_len`].
+    pub fn existing(dir: &Path, id: ExtentId, life: u128) -> Extent {
         Extent {
             id,
             path: dir.join(id.file_name()),
             life,
-            len: AtomicU64::new(len),
-            synced: AtomicU64::new(len),
+            len: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            on_disk: AtomicU64::new(u64::MAX),
             file: named("Extent::file", RwLock::new(None)),
             has_bulk: AtomicBool::new(false),
             append_failed: AtomicBool::new(false),
@@ -107,7 +115,8 @@ impl Extent {
         header.resize(unit, 0);
         file.append(&[IoSlice::new(&header)], Intent::Sync)?;
         file.sync_data()?;
-        let extent = Extent::existing(dir, id, life, unit as u64);
+        let extent = Extent::existing(dir, id, life);
+        extent.set_len(unit as u64);
         *extent.file.write() = Some(file);
         Ok(extent)
     }
@@ -119,17 +128,29 @@ impl Extent {
         if let Some(file) = &*self.file.read() {
             return Ok(file.clone());
         }
-        let missing = "the manifest names this extent, and it is missing";
-        let file = env
-            .fs()
-            .open(&self.path)
-            .map_err(|e| match e.is_not_found() {
-                true => Error::corruption(&self.path, 0, missing),
-                false => e,
-            })?;
+        let opened = env.fs().open(&self.path);
+        let file = opened.map_err(|e| self.missing_is_damage(e))?;
         let header = file.read(0, HEADER)?;
         check_header(&header, self.id, self.life).map_err(|e| e.at(&self.path, 0))?;
         Ok(self.file.write().get_or_insert(file).clone())
+    }
+
+    /// Returns the metadata of the file, and notes the bytes that it takes on the device.
+    ///
+    /// Errors: `Corruption` if the file is missing.
+    pub fn stat(&self, env: &Env) -> Result<FileStat> {
+        let found = env.fs().stat(&self.path);
+        let found = found.map_err(|e| self.missing_is_damage(e))?;
+        self.on_disk.store(found.on_disk, Release);
+        Ok(found)
+    }
+
+    fn missing_is_damage(&self, e: Error) -> Error {
+        let missing = "the manifest names this extent, and it is missing";
+        match e.is_not_found() {
+            true => Error::corruption(&self.path, 0, missing),
+            false => e,
+        }
     }
 
     /// Appends bytes. Returns the offset of the first one.
@@ -184,6 +205,18 @@ impl Extent {
     /// Forgets the handle. The next read opens the file again.
     pub fn close(&self) {
         *self.file.write() = None;
+    }
+
+    /// Sets the bytes that may be read, all of which survive a power cut.
+    pub fn set_len(&self, len: u64) {
+        self.synced.store(len, SeqCst);
+        self.len.store(len, Release);
+    }
+
+    /// Returns the bytes that the file took on the device when they were last measured. `u64::MAX`
+    /// if they were not.
+    pub fn on_disk(&self) -> u64 {
+        self.on_disk.load(Acquire)
     }
 
     /// Returns the bytes that may be read.

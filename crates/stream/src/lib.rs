@@ -1,8 +1,9 @@
 //! Append-only streams of extents (ArkDB, section 2): the ground of the tree engine.
 //!
 //! A stream is a directory with a manifest and any number of *extents*. An extent is a file of tens
-//! of megabytes that is appended to, sealed, read, and erased as a whole. Its id is random, so an
-//! address in it, `(extent, offset)`, means the same in every stream that has it.
+//! of megabytes that is appended to, sealed, read, and erased as a whole. Before that, ranges of it
+//! can be released. Its id is random, so an address in it, `(extent, offset)`, means the same in
+//! every stream that has it.
 //!
 //! A stream can be linked: the copy has hard links to the same extents, and costs a name for each.
 //! Streams can be concatenated to one. The filesystem frees an extent with its last name, so
@@ -15,6 +16,9 @@
 //!   it, and must cover the extent and the offset.
 //! - Extents that were erased do not come back. After the next open, an erased extent takes no
 //!   space unless another stream has it.
+//! - [`Stream::release`] frees the space of ranges inside a sealed extent. No other byte changes,
+//!   also in a power cut, which may bring space back. An extent that another stream has keeps all
+//!   of its bytes.
 //! - A link or a concatenation is whole, or [`Stream::open`] finds no stream.
 //! - After a failed sync a stream takes no appends until it is opened again, because it is unknown
 //!   what is on the device. After a failed append it goes on in another extent. If appends with
@@ -33,6 +37,7 @@ mod directory;
 mod extent;
 mod link;
 mod options;
+mod release;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -28,7 +28,7 @@ pub struct Stream {
 ///
 /// | lock | what it serialises | held over |
 /// |---|---|---|
-/// | `Stream::names` | erasures, and links that need the names of extents | the links of a stream |
+/// | `Stream::names` | erasures, releases, and links, which need the names | links, a release |
 /// | `Stream::appends` | appends, and the choice of the extent | one append |
 /// | `Stream::manifested` | changes of the manifest | one edit |
 #[cfg(feature = "schedules")]
@@ -44,11 +44,12 @@ pub(crate) struct Inner {
     pub dir: PathBuf,
     pub options: StreamOptions,
     pub read_only: bool,
-    /// Locked by a link as long as the names of extents must stay, and by erasures.
+    /// Locked by a link as long as the names of extents must stay, by erasures, and by releases,
+    /// during which no extent may get a second name.
     pub names: RwLock<()>,
     appends: Mutex<Appends>,
-    manifested: Mutex<Manifested>,
-    extents: RwLock<BTreeMap<ExtentId, Arc<Extent>>>,
+    pub manifested: Mutex<Manifested>,
+    pub extents: RwLock<BTreeMap<ExtentId, Arc<Extent>>>,
 }
 
 /// The extents that are not sealed.
@@ -71,9 +72,9 @@ impl Appends {
     }
 }
 
-struct Manifested {
+pub(crate) struct Manifested {
     manifest: Manifest,
-    catalog: Catalog,
+    pub catalog: Catalog,
 }
 
 impl Stream {
@@ -141,8 +142,9 @@ impl Stream {
         let mut unsealed = Vec::new();
         let mut extents = BTreeMap::new();
         for (id, entry) in &catalog.extents {
-            let len = length(env, dir, *id, entry)?;
-            let extent = Arc::new(Extent::existing(dir, *id, entry.life, len));
+            let extent = Extent::existing(dir, *id, entry.life);
+            extent.set_len(length(env, &extent, entry)?);
+            let extent = Arc::new(extent);
             if entry.len.is_none() {
                 unsealed.push(extent.clone());
             }
@@ -375,9 +377,12 @@ impl Stream {
         let in_order = self.inner.extents_in_order();
         let extents = self.inner.extents.read();
         let info = |(id, entry): (ExtentId, ExtentEntry)| {
+            let extent = extents.get(&id)?;
+            let len = extent.len();
             Some(ExtentInfo {
                 id,
-                len: extents.get(&id)?.len(),
+                len,
+                on_disk: extent.on_disk().min(len),
                 sealed: entry.len.is_some(),
             })
         };
@@ -386,7 +391,7 @@ impl Stream {
 }
 
 impl Inner {
-    fn check_writable(&self) -> Result<()> {
+    pub fn check_writable(&self) -> Result<()> {
         match self.read_only {
             false => Ok(()),
             true => {
@@ -396,7 +401,7 @@ impl Inner {
         }
     }
 
-    fn unknown(&self, id: ExtentId) -> Error {
+    pub fn unknown(&self, id: ExtentId) -> Error {
         let what = format!("the stream in {} has no extent {id}", self.dir.display());
         Error::new(ErrorKind::NotFound, what)
     }
@@ -639,20 +644,15 @@ fn load(env: &Env, dir: &Path) -> Result<(u64, Catalog)> {
 /// Returns the bytes of an extent that may be read.
 ///
 /// Errors: `Corruption` if the file is missing or shorter than the manifest says.
-fn length(env: &Env, dir: &Path, id: ExtentId, entry: &ExtentEntry) -> Result<u64> {
-    let path = dir.join(id.file_name());
-    let missing = "the manifest names this extent, and it is missing";
-    let found = env.fs().stat(&path).map_err(|e| match e.is_not_found() {
-        true => Error::corruption(&path, 0, missing),
-        false => e,
-    })?;
+fn length(env: &Env, extent: &Extent, entry: &ExtentEntry) -> Result<u64> {
+    let found = extent.stat(env)?;
     match entry.len {
         Some(len) if len > found.allocated => {
             let what = format!(
                 "the extent has {} bytes, and the manifest says that it has {len}",
                 found.allocated
             );
-            Err(Error::corruption(&path, found.allocated, what))
+            Err(Error::corruption(&extent.path, found.allocated, what))
         }
         len => Ok(len.unwrap_or(found.allocated)),
     }

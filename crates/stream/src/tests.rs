@@ -6,12 +6,13 @@ mod faults;
 mod formats;
 mod promises;
 
-use crate::{ExtentAddress, ExtentId, Stream, StreamOptions};
+use crate::{EXTENT_HEADER, ExtentAddress, ExtentId, Stream, StreamOptions};
 use basalt_env::{Env, Random};
 use basalt_fs::{ErrorKind, FileSystem, Intent, Result};
 use basalt_sim::{SimFs, SimOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

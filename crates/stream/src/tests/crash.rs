@@ -6,6 +6,8 @@ use basalt_sim::{CrashPolicy, SimSnapshot};
 
 /// Power cuts that are tried at `BASALT_SCALE=1`.
 const LEAST_STATES: u64 = 9_000;
+/// Power cuts during histories with releases that are tried at `BASALT_SCALE=1`.
+const LEAST_RELEASE_STATES: u64 = 4_000;
 const STEPS: usize = 30;
 const MOST_STREAMS: usize = 4;
 
@@ -23,9 +25,29 @@ struct Model {
 /// All streams, as they should be.
 #[derive(Clone, Default)]
 struct World {
+    extent_bytes: u64,
     streams: Vec<Model>,
     /// The directory of a stream that is being made, and the streams that it is made of.
     making: Option<(PathBuf, Vec<usize>)>,
+}
+
+impl World {
+    /// Returns streams without content.
+    fn new(names: &[&str], extent_bytes: u64) -> World {
+        let model = |name: &&str| Model {
+            dir: name.into(),
+            ..Model::default()
+        };
+        World {
+            extent_bytes,
+            streams: names.iter().map(model).collect(),
+            making: None,
+        }
+    }
+
+    fn options(&self) -> StreamOptions {
+        options().extent_bytes(self.extent_bytes)
+    }
 }
 
 impl Model {
@@ -98,16 +120,54 @@ fn step(
             world.making = Some((dir.clone(), sources.clone()));
             note(world);
             let of: Vec<&Stream> = sources.iter().map(|source| &open[*source]).collect();
-            let made = Stream::concatenate(&of, &dir, options()).unwrap();
+            let made = Stream::concatenate(&of, &dir, world.options()).unwrap();
             world.making = None;
             world.streams.push(made_of(world, &dir, &sources));
             open.push(made);
         }
         _ => {
-            open[i] = Stream::open(env, &world.streams[i].dir, options()).unwrap();
+            open[i] = Stream::open(env, &world.streams[i].dir, world.options()).unwrap();
         }
     }
     note(world);
+}
+
+/// Releases a random sealed extent around random records. Returns the bytes that were freed.
+fn release(random: &Random, open: &[Stream], world: &mut World, note: &dyn Fn(&World)) -> u64 {
+    let i = random.below(open.len() as u64) as usize;
+    let mut sealed = open[i].extents();
+    sealed.retain(|e| e.sealed);
+    if sealed.is_empty() {
+        return 0;
+    }
+    let extent = sealed[random.below(sealed.len() as u64) as usize];
+    let (mut kept, mut dropped): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+    for (at, data, _) in &world.streams[i].records {
+        let end = at.offset + data.len() as u64;
+        match at.extent == extent.id {
+            true if random.below(2) == 0 => kept.push(at.offset..end),
+            true => dropped.push(*at),
+            false => {}
+        }
+    }
+    kept.sort_unstable_by_key(|record| record.start);
+    let mut ranges = Vec::new();
+    let mut from = EXTENT_HEADER as u64;
+    for record in kept {
+        ranges.push(from..record.start);
+        from = record.end;
+    }
+    ranges.push(from..extent.len);
+    let has = |stream: &Stream| stream.extents().iter().any(|e| e.id == extent.id);
+    let is_shared = open.iter().filter(|stream| has(stream)).count() > 1;
+    if !is_shared {
+        let records = &mut world.streams[i].records;
+        records.retain(|(at, ..)| !dropped.contains(at));
+        note(world);
+    }
+    let freed = open[i].release(extent.id, &ranges).unwrap();
+    assert!(freed == 0 || !is_shared, "the extent has two names");
+    freed
 }
 
 /// Returns a stream that was made of others. A source that has an extent gives it, even if another
@@ -224,6 +284,92 @@ struct CrashPoint {
     world: World,
 }
 
+/// A history of streams on a disk that keeps a crash point for each of its changes.
+struct History {
+    fs: Arc<SimFs>,
+    env: Env,
+    world: World,
+    open: Vec<Stream>,
+    points: Arc<Mutex<Vec<CrashPoint>>>,
+    /// The world that the next crash points expect.
+    expected: Arc<Mutex<World>>,
+}
+
+impl History {
+    fn new(seed: u64, world: World) -> History {
+        let fs = disk(seed);
+        let env = Env::for_tests(fs.clone(), seed);
+        let open: Vec<Stream> = (world.streams.iter())
+            .map(|model| Stream::create(&env, &model.dir, world.options()).unwrap())
+            .collect();
+        let points: Arc<Mutex<Vec<CrashPoint>>> = Arc::default();
+        let expected = Arc::new(Mutex::new(world.clone()));
+        let (p, w) = (points.clone(), expected.clone());
+        fs.on_mutation(move |snapshot| {
+            p.lock().push(CrashPoint {
+                snapshot,
+                world: w.lock().clone(),
+            });
+        });
+        History {
+            fs,
+            env,
+            world,
+            open,
+            points,
+            expected,
+        }
+    }
+
+    fn step(&mut self, random: &Random) {
+        let note = |world: &World| *self.expected.lock() = world.clone();
+        step(&self.env, random, &mut self.open, &mut self.world, &note);
+    }
+
+    /// Appends some blocks of records to a stream, and seals them.
+    fn fill(&mut self, random: &Random) {
+        let i = random.below(self.open.len() as u64) as usize;
+        for _ in 0..6 {
+            let data = data(random).repeat(3);
+            let at = append(&self.open[i], &data).unwrap();
+            self.world.streams[i].records.push((at, data, false));
+        }
+        self.open[i].seal().unwrap();
+        self.world.streams[i].sync();
+        *self.expected.lock() = self.world.clone();
+    }
+
+    fn release(&mut self, random: &Random) -> u64 {
+        let note = |world: &World| *self.expected.lock() = world.clone();
+        release(random, &self.open, &mut self.world, &note)
+    }
+
+    /// Ends the history, and checks the disk after a crash at each of its changes.
+    fn check(&self, seed: u64, states: &mut u64) {
+        self.fs.on_mutation(|_| {});
+        for (n, point) in self.points.lock().iter().enumerate() {
+            for (i, &policy) in CrashPolicy::ALL.iter().enumerate() {
+                let say = format!(
+                    "crash seed={seed} at {:?} policy={policy:?}",
+                    point.snapshot
+                );
+                let crashed = point.snapshot.crash(policy, seed * 1000 + *states);
+                check(&crashed, &point.world, true, &say);
+                *states += 1;
+                if i == 0 {
+                    let say = format!("kill seed={seed} at {:?}", point.snapshot);
+                    check(&point.snapshot.kill(), &point.world, false, &say);
+                    *states += 1;
+                    if n % 4 == 0 {
+                        check_cut_after_open(&point.snapshot.kill(), &point.world, *states, &say);
+                        *states += CrashPolicy::ALL.len() as u64;
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_power_cut_at_every_change_keeps_the_promises() {
     let (mut states, mut made, mut erased) = (0u64, 0, 0);
@@ -233,59 +379,18 @@ fn a_power_cut_at_every_change_keeps_the_promises() {
             "BASALT_CASE={seed}"
         );
         let random = Random::from_seed(seed);
-        let fs = disk(seed);
-        let env = Env::for_tests(fs.clone(), seed);
-        let points: Arc<Mutex<Vec<CrashPoint>>> = Arc::default();
-        let shared: Arc<Mutex<World>> = Arc::default();
-        let (p, w) = (points.clone(), shared.clone());
-        let mut world = World::default();
-        for name in ["deep/er/s0", "s1"] {
-            world.streams.push(Model {
-                dir: name.into(),
-                ..Model::default()
-            });
-        }
-        let mut open: Vec<Stream> = (world.streams.iter())
-            .map(|model| Stream::create(&env, &model.dir, options()).unwrap())
-            .collect();
-        *shared.lock() = world.clone();
-        fs.on_mutation(move |snapshot| {
-            p.lock().push(CrashPoint {
-                snapshot,
-                world: w.lock().clone(),
-            });
-        });
-        let note = |world: &World| *shared.lock() = world.clone();
+        let mut history = History::new(seed, World::new(&["deep/er/s0", "s1"], 8 << 10));
         for _ in 0..STEPS {
-            step(&env, &random, &mut open, &mut world, &note);
+            history.step(&random);
         }
-        fs.on_mutation(|_| {});
-        made += world.streams.len() - 2;
-        erased += world
+        made += history.world.streams.len() - 2;
+        erased += history
+            .world
             .streams
             .iter()
             .map(|model| model.erased.len())
             .sum::<usize>();
-        for (n, point) in points.lock().iter().enumerate() {
-            for (i, &policy) in CrashPolicy::ALL.iter().enumerate() {
-                let say = format!(
-                    "crash seed={seed} at {:?} policy={policy:?}",
-                    point.snapshot
-                );
-                let crashed = point.snapshot.crash(policy, seed * 1000 + states);
-                check(&crashed, &point.world, true, &say);
-                states += 1;
-                if i == 0 {
-                    let say = format!("kill seed={seed} at {:?}", point.snapshot);
-                    check(&point.snapshot.kill(), &point.world, false, &say);
-                    states += 1;
-                    if n % 4 == 0 {
-                        check_cut_after_open(&point.snapshot.kill(), &point.world, states, &say);
-                        states += CrashPolicy::ALL.len() as u64;
-                    }
-                }
-            }
-        }
+        history.check(seed, &mut states);
     }
     basalt_sim::campaign!("stream_crash_states={states} made={made} erased={erased}");
     let floor = |n: u64| basalt_sim::campaign::scale().floor(n);
@@ -294,5 +399,37 @@ fn a_power_cut_at_every_change_keeps_the_promises() {
     assert!(
         basalt_sim::campaign::case().is_some() || is_enough,
         "only {states} states, {made} made, {erased} erased"
+    );
+}
+
+/// A power cut beside releases takes no byte outside the released ranges.
+#[test]
+fn a_power_cut_during_releases_keeps_all_other_bytes() {
+    let (mut states, mut freed) = (0u64, 0);
+    for seed in basalt_sim::campaign::cases(0..3 * basalt_sim::campaign::scale()) {
+        let _repeat = basalt_sim::repeat!(
+            a_power_cut_during_releases_keeps_all_other_bytes,
+            "BASALT_CASE={seed}"
+        );
+        let random = Random::from_seed(seed);
+        // Extents have several blocks, which are what a filesystem frees.
+        let mut history = History::new(seed, World::new(&["s0", "s1"], 32 << 10));
+        for n in 0..STEPS / 2 {
+            if n % 4 == 0 {
+                history.fill(&random);
+            }
+            history.step(&random);
+            for _ in 0..4 {
+                freed += history.release(&random);
+            }
+        }
+        history.check(seed, &mut states);
+    }
+    basalt_sim::campaign!("stream_release_states={states} freed={freed}");
+    let floor = |n: u64| basalt_sim::campaign::scale().floor(n);
+    let is_enough = states >= floor(LEAST_RELEASE_STATES) && freed >= floor(60 << 10);
+    assert!(
+        basalt_sim::campaign::case().is_some() || is_enough,
+        "only {states} states, {freed} bytes freed"
     );
 }

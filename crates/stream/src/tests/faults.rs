@@ -281,3 +281,79 @@ fn a_restarted_stream_has_what_was_synced() {
         assert_eq!(stream.read(at, 300).unwrap()[..], [byte; 300]);
     }
 }
+
+/// Runs releases of which call `k` fails. Returns the number of calls, and whether a release
+/// failed.
+fn release_with_fault(kind: FaultKind, k: u64, seed: u64) -> (u64, bool) {
+    let say = format!("{kind:?} at call {k}");
+    let disk = disk(seed);
+    let faulty = FaultFs::new(disk.clone(), seed);
+    let env = Env::for_tests(faulty.clone(), seed);
+    let large = || options().extent_bytes(64 << 10);
+    let stream = Stream::create(&env, "s", large()).unwrap();
+    let records: Vec<(ExtentAddress, u8)> = (0..10)
+        .map(|n| (append(&stream, &[n; 5000]).unwrap(), n))
+        .collect();
+    stream.seal().unwrap();
+    let begins = |n: usize| records[n].0.offset;
+    let ranges = [
+        begins(1)..begins(3),
+        begins(4)..begins(6),
+        begins(7)..begins(9),
+    ];
+    let check = |stream: &Stream| {
+        for (at, n) in [0, 3, 6, 9].map(|n: usize| records[n]) {
+            let found = stream.read(at, 5000);
+            let found = found.unwrap_or_else(|e| panic!("{say}: {e}"));
+            assert_eq!(found, &[n; 5000][..], "{say}");
+        }
+    };
+    let (id, len) = (records[0].0.extent, stream.extents()[0].len);
+    let rule = faulty.inject(Fault {
+        op: None,
+        path: ".extent".to_string(),
+        when: When::Nth(k),
+        kind,
+    });
+    let result = stream.release(id, &ranges);
+    let calls = faulty.seen(rule);
+    faulty.clear();
+    if let Err(e) = &result {
+        let expected = match kind {
+            FaultKind::Unsupported => ErrorKind::Unsupported,
+            _ => ErrorKind::Io,
+        };
+        assert_eq!(e.kind(), expected, "{say}: {e}");
+    }
+    check(&stream);
+    // The stream goes on, and the next release frees the rest.
+    let at = append(&stream, b"goes on").unwrap();
+    stream.sync().unwrap();
+    let first = *result.as_ref().unwrap_or(&0);
+    let freed = first + stream.release(id, &ranges).unwrap();
+    assert!(freed > 0 || result.is_err(), "{say}");
+    let on_disk = stream.extents()[0].on_disk;
+    assert!(on_disk <= len - 3 * 4096, "{say}: {on_disk} bytes");
+    check(&stream);
+    for fs in [
+        disk.crash(CrashPolicy::NothingUnsynced, seed),
+        disk.snapshot().kill(),
+    ] {
+        let stream = Stream::open(&Env::for_tests(fs, seed), "s", large());
+        let stream = stream.unwrap_or_else(|e| panic!("{say}: {e}"));
+        check(&stream);
+        assert_eq!(stream.read(at, 7).unwrap(), &b"goes on"[..], "{say}");
+    }
+    (calls, result.is_err())
+}
+
+#[test]
+fn a_failed_release_leaves_all_other_bytes() {
+    for kind in [FaultKind::Eio, FaultKind::Unsupported] {
+        let (calls, has_failed) = release_with_fault(kind, u64::MAX, 1);
+        assert!(calls >= 3 && !has_failed, "one call for each range");
+        for k in 1..=calls {
+            assert!(release_with_fault(kind, k, 1).1, "{kind:?} at call {k}");
+        }
+    }
+}

@@ -13,6 +13,7 @@ fn read(stream: &Stream, at: ExtentAddress, data: &[u8]) {
 
 /// Runs the promises on any filesystem.
 fn conformance(env: &Env, root: &Path) {
+    releases(env, root);
     let fs = env.fs();
     let dir = root.join("s");
     let missing = Stream::open(env, &dir, options()).err().unwrap();
@@ -180,6 +181,107 @@ fn conformance(env: &Env, root: &Path) {
     assert_eq!(fs.list(&root.join("all")).unwrap(), []);
     read(&copy, new, b"only in the link");
     Stream::create(env, root.join("all"), options()).unwrap();
+}
+
+/// Runs the promises of releases on any filesystem.
+fn releases(env: &Env, root: &Path) {
+    let dir = root.join("released");
+    let open = || Stream::open(env, &dir, options()).unwrap();
+    let stream = Stream::create(env, &dir, options().extent_bytes(64 << 10)).unwrap();
+    let data = |n: u8| -> Vec<u8> { (0..5000).map(|i| n ^ (i / 7) as u8).collect() };
+    let places: Vec<ExtentAddress> = (0..10)
+        .map(|n| append(&stream, &data(n)).unwrap())
+        .collect();
+    let id = places[0].extent;
+    let has = |stream: &Stream, kept: &[usize]| {
+        for n in kept {
+            read(stream, places[*n], &data(*n as u8));
+        }
+    };
+    let info = |stream: &Stream| stream.extents()[0];
+    let (begin, ends) = (EXTENT_HEADER as u64, info(&stream).len);
+    assert_eq!(info(&stream).on_disk, ends);
+    let refused = |id: ExtentId, range: Range<u64>| {
+        // One wrong range refuses all of them.
+        let ranges = [begin..ends, range];
+        stream.release(id, &ranges).unwrap_err().kind()
+    };
+
+    // Only ranges of what a sealed extent holds are released.
+    assert_eq!(refused(id, begin..ends), ErrorKind::InvalidArgument);
+    stream.seal().unwrap();
+    assert_eq!(info(&stream).on_disk, ends);
+    assert_eq!(refused(ExtentId(1), begin..ends), ErrorKind::NotFound);
+    #[expect(clippy::reversed_empty_ranges, reason = "a wrong range")]
+    for range in [
+        0..ends,
+        begin - 1..ends,
+        begin..ends + 1,
+        ends + 1..ends + 1,
+        9000..8999,
+        begin..u64::MAX,
+    ] {
+        assert_eq!(refused(id, range), ErrorKind::InvalidArgument);
+    }
+    has(&stream, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(info(&stream).on_disk, ends);
+    assert_eq!(stream.release(id, &[]).unwrap(), 0);
+    let bytes = places[1].offset..places[1].offset + 3000;
+    let freed = stream.release(id, &[bytes]).unwrap();
+    assert_eq!(freed, 0, "it has no whole block");
+    has(&stream, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+
+    // A linked extent stays, for both streams.
+    let of = |first: usize, end: usize| places[first].offset..places[end].offset;
+    let ranges = [of(1, 4), of(6, 8)];
+    let second = stream.link(root.join("second")).unwrap();
+    for stream in [&stream, &second] {
+        assert_eq!(stream.release(id, &ranges).unwrap(), 0);
+        assert_eq!(info(stream).on_disk, ends);
+    }
+    for stream in [&stream, &second, &open()] {
+        has(stream, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    // Once the other stream is gone, the whole blocks of the ranges are freed.
+    drop(second);
+    Stream::destroy(env, root.join("second")).unwrap();
+    let freed = stream.release(id, &ranges).unwrap();
+    assert!((4 * 4096..=25_000).contains(&freed), "{freed} bytes");
+    let kept = [0, 4, 5, 8, 9];
+    let shrunk = info(&stream).on_disk;
+    assert!(shrunk < ends && shrunk >= ends - freed, "{shrunk} bytes");
+    assert_eq!(info(&stream).len, ends);
+    has(&stream, &kept);
+    assert_eq!(stream.release(id, &ranges).unwrap(), 0, "again");
+    let readers = [
+        Stream::open_read_only(env, &dir, options()).unwrap(),
+        open(),
+    ];
+    for reader in &readers {
+        assert_eq!(info(reader), info(&stream));
+        has(reader, &kept);
+    }
+    let e = readers[0].release(id, &ranges).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::ReadOnly);
+    drop((readers, stream));
+
+    // An extent that no read has opened is released, and a link has what is left of it.
+    let stream = open();
+    assert!(stream.release(id, &[of(0, 5)]).unwrap() > 0);
+    assert!(info(&stream).on_disk < shrunk);
+    let linked = stream.link(root.join("of the rest")).unwrap();
+    assert_eq!(info(&linked), info(&stream));
+    for stream in [&stream, &linked] {
+        has(stream, &[5, 8, 9]);
+    }
+    // An erasure leaves the extent to one stream.
+    linked.erase(&[id]).unwrap();
+    assert!(stream.release(id, &[of(0, 9)]).unwrap() > 0);
+    has(&stream, &[9]);
+    stream.erase(&[id]).unwrap();
+    let gone = stream.release(id, &[of(0, 9)]).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
 }
 
 #[test]
