@@ -365,7 +365,7 @@ pub fn remove_tree(fs: &dyn FileSystem, path: &Path) -> Result<(), Stop> {
     Ok(fs.remove(path)?)
 }
 
-/// Returns the bytes allocated under a directory.
+/// Returns the bytes that the files below a directory take on the device.
 pub fn tree_bytes(fs: &dyn FileSystem, path: &Path) -> Result<u64, Stop> {
     let mut sum = 0;
     for entry in fs.list(path)? {
@@ -374,7 +374,7 @@ pub fn tree_bytes(fs: &dyn FileSystem, path: &Path) -> Result<u64, Stop> {
             tree_bytes(fs, &inner)?
         } else {
             match fs.stat(&inner) {
-                Ok(stat) => stat.allocated,
+                Ok(stat) => stat.on_disk,
                 // An obsolete file was removed between the two calls.
                 Err(e) if e.is_not_found() => 0,
                 Err(e) => return Err(e.into()),

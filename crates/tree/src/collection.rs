@@ -6,10 +6,11 @@ use crate::mapping::{Pages, State};
 use crate::page::Page;
 use crate::page_format::{PAGE_HEADER, stored_len};
 use crate::page_id::PageId;
+use crate::release_queue::ErasuresBetween;
 use crate::storage::{PageWriteCause, Storage};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
-use basalt_stream::ExtentId;
+use basalt_stream::{ExtentId, ExtentInfo};
 use std::collections::BTreeSet;
 
 /// Most leaves that one transaction merges, for readers or because they are cold.
@@ -25,6 +26,10 @@ const LEAST_LEAVES: u64 = 16;
 /// Most passes of one garbage collection while the space of pages is above its bound. One pass may
 /// not be enough, because moving leaves makes garbage, too.
 const MOST_PASSES: usize = 8;
+
+/// An extent with less than one valid byte in this many is collected, even if the space of its
+/// garbage was given back: each extent costs a file.
+const LEAST_VALID_PART: u64 = 16;
 
 /// Bytes of an extent that a collection reads at once.
 const WINDOW: usize = 1 << 20;
@@ -92,15 +97,14 @@ impl Storage {
         let extents = stream.extents();
         let for_space = self.extents_to_collect_for_space();
         let usage = self.usage.lock();
-        let is_victim = |id: ExtentId, len: u64| {
-            let valid = usage.get(id).map_or(0, |usage| usage.valid);
-            valid > 0 && (valid as f64 <= len as f64 * (1.0 - least) || for_space.contains(&id))
+        let is_victim = |extent: &ExtentInfo| {
+            let valid = usage.get(extent.id).map_or(0, |usage| usage.valid);
+            let kept = extent.on_disk as f64 * (1.0 - least);
+            let is_sparse = valid < extent.len / LEAST_VALID_PART;
+            valid > 0 && (valid as f64 <= kept || is_sparse || for_space.contains(&extent.id))
         };
         let sealed = extents.into_iter().filter(|e| e.sealed);
-        sealed
-            .filter(|e| is_victim(e.id, e.len))
-            .map(|e| e.id)
-            .collect()
+        sealed.filter(is_victim).map(|e| e.id).collect()
     }
 
     /// Returns the extents whose collection brings the space of the streams back below
@@ -113,14 +117,14 @@ impl Storage {
         let valid = |id: ExtentId| usage.get(id).map_or(0, |usage| usage.valid);
         let sealed = extents.iter().flatten().filter(|extent| extent.sealed);
         let (mut all, mut used) = (0, 0);
-        // Garbage in bytes, and bytes.
+        // Garbage in bytes, and bytes on the device.
         let mut with_garbage: Vec<(u64, u64, ExtentId)> = Vec::new();
         for extent in sealed.filter(|extent| valid(extent.id) > 0) {
-            let garbage = extent.len.saturating_sub(valid(extent.id));
+            let garbage = extent.on_disk.saturating_sub(valid(extent.id));
             if garbage > 0 {
-                with_garbage.push((garbage, extent.len, extent.id));
+                with_garbage.push((garbage, extent.on_disk, extent.id));
             }
-            (all, used) = (all + extent.len, used + valid(extent.id));
+            (all, used) = (all + extent.on_disk, used + valid(extent.id));
         }
         let most = (used as f64 * self.options.max_space_amp) as u64;
         let by_fraction = |(garbage, len, _): &(u64, u64, ExtentId)| *garbage as f64 / *len as f64;
@@ -148,8 +152,10 @@ impl Storage {
     ) -> Result<()> {
         let mut waiting = victims.clone();
         let (mut damaged, mut failed) = (BTreeSet::new(), None);
+        let mut erasures = ErasuresBetween::new(self);
         loop {
             for extent in waiting.clone() {
+                erasures.erase()?;
                 if !goes_on() {
                     return failed.map_or(Ok(()), Err);
                 }
@@ -265,7 +271,9 @@ impl Storage {
     /// true. No index page is written for it, unless a leaf has too much for one page.
     pub fn merge_paid(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
         let mut failed = None;
+        let mut erasures = ErasuresBetween::new(self);
         while goes_on() {
+            erasures.erase()?;
             let leaves = self.paid.take(MERGED_AT_ONCE);
             if leaves.is_empty() {
                 break;
@@ -290,7 +298,9 @@ impl Storage {
         }
         let mut cold = self.mapping.fragmented_before(since).into_iter().peekable();
         let mut failed = None;
+        let mut erasures = ErasuresBetween::new(self);
         while cold.peek().is_some() && goes_on() {
+            erasures.erase()?;
             let mut leaves: Vec<PageId> = Vec::new();
             let mut bytes = 0;
             while leaves.len() < MERGED_AT_ONCE
@@ -376,7 +386,9 @@ impl Storage {
         // Pages of neighbours lie behind one another.
         chains.sort_unstable();
         let mut failed = None;
+        let mut erasures = ErasuresBetween::new(self);
         for some in chains.chunks(MOVED_AT_ONCE) {
+            erasures.erase()?;
             if !goes_on() {
                 break;
             }

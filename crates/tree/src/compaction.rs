@@ -14,6 +14,7 @@ use crate::page_id::{PAGE_ID_LEN, PageId};
 use crate::page_merge::PageMerge;
 use crate::page_reads::{LoadedPages, PageReads, PageRef};
 use crate::path::{Path, Step};
+use crate::release_queue::ErasuresBetween;
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
@@ -113,18 +114,12 @@ impl Storage {
     /// returned when the others are done.
     pub fn compact(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let (mut done, mut failed) = (0, None);
-        let written = || self.written.by_stream(StreamKind::Base);
-        let mut erased_at = written();
+        let mut erasures = ErasuresBetween::new(self);
         for key in self.mapping.due(self.options.max_deltas) {
             if !goes_on() {
                 break;
             }
-            // The extents that were written first die first. A long compaction would keep them all
-            // to its end.
-            if written() - erased_at >= self.options.extent_bytes {
-                self.erase_dead()?;
-                erased_at = written();
-            }
+            erasures.erase()?;
             // Damage of one page must not stop the compaction of the others.
             match self.compact_around(key) {
                 Ok(is_done) => done += usize::from(is_done),

@@ -108,6 +108,9 @@ pub struct InspectedExtent {
     pub file: String,
     /// Bytes of the file. Of an extent that a crash left unsealed, an upper bound.
     pub bytes: u64,
+    /// Bytes that the file takes on the device: fewer than `bytes` once the space of garbage pages
+    /// was given back.
+    pub bytes_on_disk: u64,
     /// Bytes of valid pages. A delta page shared by several leaves counts once for each.
     pub valid_bytes: u64,
     /// True if no more pages are written to it.
@@ -479,6 +482,7 @@ impl Storage {
         let inspected = extents.into_iter().map(|(kind, extent)| InspectedExtent {
             file: crate::storage::extent_file(kind, extent.id),
             bytes: extent.len,
+            bytes_on_disk: extent.on_disk,
             valid_bytes: usage.get(extent.id).map_or(0, |usage| usage.valid),
             is_sealed: extent.sealed,
         });

@@ -58,6 +58,7 @@ mod page_tree;
 mod paid_leaves;
 mod path;
 mod recovery;
+mod release_queue;
 mod salvage;
 mod stats;
 mod storage;

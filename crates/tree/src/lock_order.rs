@@ -8,7 +8,7 @@ use basalt_env::sync::lock_log::CrateLocks;
 /// |---|---|---|
 /// | `CheckpointLock::running` | user checkpoints that must run alone | a user checkpoint |
 /// | `Storage::maintenance` | changes of base pages | I/O of a transaction or a walk of the index |
-/// | `Storage::erasing` | erasures of extents | the edit of a stream |
+/// | `Storage::erasing` | erasures of extents, and releases of garbage pages | calls of a stream |
 /// | `Storage::commit` | commits of system transactions, system checkpoints | one record's sync |
 pub const LOCK_ORDER: CrateLocks = CrateLocks {
     order: &[
@@ -24,5 +24,6 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "MappingTable::shard",
         "ColdLeaves::budget",
         "PaidLeaves::waiting",
+        "Storage::releases",
     ],
 };

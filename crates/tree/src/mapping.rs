@@ -156,6 +156,9 @@ pub(crate) struct Effects {
     pub dead_bases: Vec<PageId>,
     /// Delta pages that left a chain.
     pub dead_deltas: Vec<PageId>,
+    /// Those of them that no chain has any more, as far as it is known: a delta page that was
+    /// shared is not among them.
+    pub unused_deltas: Vec<PageId>,
     /// Delta pages that joined another chain.
     pub shared_deltas: Vec<PageId>,
     /// Keys with versions that older readers need.
@@ -731,8 +734,13 @@ fn take(pages: &mut Pages, kept: u32, count: u32, effects: &mut Effects) -> Resu
             pages.deltas.len()
         ));
     }
-    let taken = pages.deltas.drain(kept..kept + count);
-    (effects.dead_deltas).extend(taken.map(|delta| delta.id));
+    for delta in pages.deltas.drain(kept..kept + count) {
+        effects.dead_deltas.push(delta.id);
+        // Chains that share a page have parts of it.
+        if delta.part.is_none() {
+            effects.unused_deltas.push(delta.id);
+        }
+    }
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use crate::options::TreeOptions;
 use crate::salvage::TreeSalvage;
 use crate::stats::PageTreeStats;
 use crate::storage::{BASE, DELTA, LOGS, Storage, View};
+use crate::usage::StreamKind;
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::key::Kind;
@@ -434,6 +435,12 @@ impl PageTree {
     /// Errors: those of the filesystem; the next call goes on.
     pub fn reclaim(&self) -> Result<()> {
         self.storage.reclaim()
+    }
+
+    /// Returns the bytes of pages that were written since the tree was opened.
+    pub fn bytes_written(&self) -> u64 {
+        let written = &self.storage.written;
+        written.by_stream(StreamKind::Base) + written.by_stream(StreamKind::Delta)
     }
 
     /// Returns what the tree has and costs.

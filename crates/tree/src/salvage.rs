@@ -303,6 +303,47 @@ fn source_of(kind: StreamKind, part: &Delta, page: &Page, order: Order) -> Optio
     })
 }
 
+/// Bytes of the blocks that filesystems release (Linux ext4 and XFS, LavaFS).
+const BLOCK: u64 = 4 << 10;
+
+/// Reads bytes of an extent, of which parts may have been released. Blocks that cannot be read
+/// because of damage are zeros.
+///
+/// Errors: those of `read` but damage.
+fn read_sparse(at: u64, len: usize, read: &dyn Fn(u64, usize) -> Result<Bytes>) -> Result<Bytes> {
+    match read(at, len) {
+        Err(e) if is_damage(&e) => {}
+        read => return read,
+    }
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let from = at + bytes.len() as u64;
+        let of_block = (from / BLOCK + 1) * BLOCK - from;
+        let wanted = (of_block as usize).min(len - bytes.len());
+        match read(from, wanted) {
+            Ok(block) if block.len() < wanted => {
+                bytes.extend_from_slice(&block);
+                break;
+            }
+            Ok(block) => bytes.extend_from_slice(&block),
+            Err(e) if is_damage(&e) => bytes.resize(bytes.len() + wanted, 0),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(bytes.into())
+}
+
+/// Returns the offset of the first block with bytes of a page in which all bytes are zeros: it was
+/// released with the page, which is garbage.
+fn released_block(at: u64, len: u32, file: &dyn File) -> Result<Option<u64>> {
+    let begin = at / BLOCK * BLOCK;
+    let end = (at + u64::from(len)).next_multiple_of(BLOCK);
+    let bytes = read_sparse(begin, (end - begin) as usize, &|at, len| file.read(at, len))?;
+    let mut blocks = bytes.chunks(BLOCK as usize);
+    let zeros = blocks.position(|block| block.iter().all(|byte| *byte == 0));
+    Ok(zeros.map(|i| begin + i as u64 * BLOCK))
+}
+
 /// Returns the position of the first key that is not below `key`.
 fn position(page: &Page, key: &[u8]) -> usize {
     match page.find(key) {
@@ -346,11 +387,14 @@ impl Search {
         let mut len = file.allocated().max(file.len()).min(u64::from(u32::MAX));
         let (mut at, mut window) = (EXTENT_HEADER as u64, (0, Bytes::new()));
         let mut hole: Option<u64> = None;
+        // Where the last zeros begin, and up to where bytes may be the rest of a page that had the
+        // block before, which was released.
+        let (mut zeros_from, mut rest_to) = (at, 0);
         while at < len {
             let inside = (at - window.0) as usize;
             if inside + PAGE_HEADER > window.1.len() && window.0 + (window.1.len() as u64) < len {
                 let wanted = WINDOW.min((len - at) as usize);
-                let bytes = file.read(at, wanted)?;
+                let bytes = read_sparse(at, wanted, &|at, len| file.read(at, len))?;
                 if bytes.len() < wanted {
                     len = at + bytes.len() as u64;
                 }
@@ -360,9 +404,15 @@ impl Search {
             let address = ExtentAddress { extent, offset: at };
             let found = len_of_page_at(address, rest).filter(|page| at + u64::from(*page) <= len);
             let Some(page_len) = found else {
-                // Zeros are spare space.
+                // Zeros are spare space, or were released.
                 if rest.first().is_some_and(|byte| *byte != 0) {
-                    hole.get_or_insert(at);
+                    if at.is_multiple_of(BLOCK) && at - zeros_from >= BLOCK {
+                        rest_to = at + BLOCK;
+                    }
+                    if at >= rest_to {
+                        hole.get_or_insert(at);
+                    }
+                    zeros_from = at + 1;
                 }
                 at += 1;
                 continue;
@@ -372,20 +422,27 @@ impl Search {
                 offset: at as u32,
                 len: page_len,
             };
-            let opened = Page::open(id, &file.read(at, page_len as usize)?);
-            match opened {
+            let bytes = read_sparse(at, page_len as usize, &|at, len| file.read(at, len))?;
+            match Page::open(id, &bytes) {
                 Ok(page) => {
                     if let Some(begin) = hole.take() {
                         self.lose_hole(kind, extent, begin..at);
                     }
                     self.take(kind, id, &page);
                 }
-                Err(what) => {
-                    let begin = hole.take().unwrap_or(at);
-                    self.lose(kind, extent, begin..at + u64::from(page_len), &what);
-                }
+                Err(what) => match released_block(at, page_len, file)? {
+                    Some(block) => {
+                        (at, zeros_from) = (at + u64::from(page_len), block);
+                        continue;
+                    }
+                    None => {
+                        let begin = hole.take().unwrap_or(at);
+                        self.lose(kind, extent, begin..at + u64::from(page_len), &what);
+                    }
+                },
             }
             at += u64::from(page_len);
+            zeros_from = at;
         }
         if let Some(begin) = hole {
             self.lose_hole(kind, extent, begin..len);
@@ -660,4 +717,4 @@ impl SortedEntries for SalvagedEntries<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

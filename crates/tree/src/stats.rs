@@ -37,7 +37,7 @@ pub struct PageTreeStats {
     pub delta_extents: u64,
     /// Bytes of all extents of base pages.
     pub base_extent_bytes: u64,
-    /// Bytes of all extents of delta pages.
+    /// Bytes that all extents of delta pages take on the device.
     pub delta_extent_bytes: u64,
     /// Bytes of memory of the ranges of valid bytes in extents of base pages.
     pub extent_range_bytes: u64,
@@ -73,6 +73,9 @@ pub struct PageTreeStats {
     /// Number of leaves that were chosen for a merge because they were cold, since the tree was
     /// opened.
     pub cold_leaves_merged: u64,
+    /// Bytes of garbage pages whose space was given back before their extents were erased, since
+    /// the tree was opened.
+    pub released_bytes: u64,
 }
 
 impl PageTreeStats {

@@ -9,6 +9,7 @@ use crate::page::{Page, PageKind};
 use crate::page_format::{self, PageBuilder, PageLayout, PagePart};
 use crate::page_id::PageId;
 use crate::paid_leaves::PaidLeaves;
+use crate::release_queue::ReleaseQueue;
 use crate::stats::PageTreeStats;
 use crate::system_log::{Root, SystemCheckpoint, SystemTx};
 use crate::usage::{StreamKind, UsageTable};
@@ -78,6 +79,8 @@ pub(crate) struct WriteCounters {
     merged_leaves: [AtomicU64; 2],
     /// Extents whose ranges were derived again.
     pub derived_ranges: AtomicU64,
+    /// Bytes of garbage pages whose space was given back before their extents were erased.
+    pub released_bytes: AtomicU64,
 }
 
 impl WriteCounters {
@@ -136,12 +139,14 @@ pub(crate) struct Storage {
     /// Held by user checkpoints.
     pub checkpoints: CheckpointLock,
     /// Held by the one thread that erases extents.
-    erasing: Mutex<()>,
+    pub erasing: Mutex<()>,
     commit: Mutex<Commit>,
     pub written: WriteCounters,
     pub usage: Mutex<UsageTable>,
     /// What the ledger knows of the memory of `usage`.
     pub usage_memory: Mutex<Reservation>,
+    /// Garbage pages whose space is not given back yet.
+    pub releases: Mutex<ReleaseQueue>,
     /// Bytes of the system log since the last checkpoint. Changed under `commit`.
     log_bytes: AtomicU64,
     /// Leaves to be merged for readers.
@@ -200,6 +205,7 @@ impl Storage {
             written: WriteCounters::default(),
             usage: named("Storage::usage", Mutex::default()),
             usage_memory: named("Storage::usage_memory", Mutex::new(usage_memory)),
+            releases: named("Storage::releases", Mutex::default()),
             log_bytes: AtomicU64::new(0),
             paid: PaidLeaves::default(),
             cold: ColdLeaves::default(),
@@ -363,6 +369,7 @@ impl Storage {
         self.system.truncate_suffix(view.time + 1)?;
         let old = self.mapping.roll_back(view.time);
         self.usage.lock().replace(usage);
+        self.releases.lock().clear();
         commit.views.retain(|held| held.time <= view.time);
         commit.old = old.into_iter().map(|key| (view.time, key)).collect();
         commit.next_time = view.time + 1;
@@ -446,6 +453,7 @@ impl Storage {
             commit.contradiction = Some(what.clone());
             return Err(self.inconsistent(what));
         }
+        self.queue_releases(time, &effects);
         let appended = tx.changes.iter().filter_map(|change| match change {
             Change::Append { delta, .. } => Some(u64::from(delta.len)),
             _ => None,
@@ -534,6 +542,8 @@ impl Storage {
                 usage.remove(StreamKind::Base, *id, time)?;
             }
             effects.old.append(&mut of_change.old);
+            effects.dead_bases.append(&mut of_change.dead_bases);
+            effects.unused_deltas.append(&mut of_change.unused_deltas);
         }
         Ok(())
     }
@@ -564,7 +574,7 @@ impl Storage {
 
     /// Returns the times of the views that readers hold and of the newest one, in rising order. The
     /// view that a recovery may go back to is among them.
-    fn readers(&self) -> Vec<SysTime> {
+    pub fn readers(&self) -> Vec<SysTime> {
         let mut commit = self.commit.lock();
         let readers = readers(&mut commit);
         self.prune(&mut commit, &readers);
@@ -668,10 +678,10 @@ impl Storage {
         };
         let garbage = |extents: &[ExtentInfo]| {
             let valid = |id: ExtentId| usage.get(id).map_or(0, |usage| usage.valid);
-            let garbage = extents.iter().map(|e| e.len.saturating_sub(valid(e.id)));
+            let garbage = (extents.iter()).map(|e| e.on_disk.saturating_sub(valid(e.id)));
             garbage.sum()
         };
-        let bytes = |extents: &[ExtentInfo]| extents.iter().map(|e| e.len).sum();
+        let bytes = |extents: &[ExtentInfo]| extents.iter().map(|e| e.on_disk).sum();
         let base_bytes = valid(StreamKind::Base);
         let by_cause = |cause| self.written.by_cause[cause as usize].load(SeqCst);
         PageTreeStats {
@@ -708,6 +718,7 @@ impl Storage {
             system_checkpoints: self.written.system_checkpoints.load(SeqCst),
             leaves_merged_for_readers: self.written.merged_leaves[0].load(SeqCst),
             cold_leaves_merged: self.written.merged_leaves[1].load(SeqCst),
+            released_bytes: self.written.released_bytes.load(SeqCst),
         }
     }
 
@@ -718,32 +729,6 @@ impl Storage {
     pub fn reclaim(&self) -> Result<()> {
         let sealed = self.base.seal().and(self.delta.seal());
         self.erase_dead().and(sealed)
-    }
-
-    /// Erases extents that have no valid page for any reader. Returns their number.
-    pub fn erase_dead(&self) -> Result<usize> {
-        let _erasing = self.erasing.lock();
-        let readers = self.readers();
-        let mut erased = 0;
-        for kind in [StreamKind::Base, StreamKind::Delta] {
-            let stream = self.stream(kind);
-            let sealed = stream.extents().into_iter().filter(|e| e.sealed);
-            let ids: Vec<ExtentId> = sealed.map(|e| e.id).collect();
-            let dead: Vec<ExtentId> = {
-                let usage = self.usage.lock();
-                ids.into_iter()
-                    .filter(|id| usage.is_dead(*id, &readers))
-                    .collect()
-            };
-            if dead.is_empty() {
-                continue;
-            }
-            stream.erase(&dead)?;
-            erased += dead.len();
-            let mut usage = self.usage.lock();
-            dead.iter().for_each(|id| usage.forget(*id));
-        }
-        Ok(erased)
     }
 }
 

@@ -6,6 +6,7 @@ mod damaged_chains;
 mod dropped_entries;
 mod index_deltas;
 mod mapping_limit;
+mod releases;
 mod space_bound;
 
 use crate::cursor::TreeCursor;
@@ -62,6 +63,8 @@ pub(crate) fn open(fs: &Arc<SimFs>) -> Result<Storage> {
     // In some lives, extents lose their ranges, and are collected soon.
     let n = ((seed >> 7) + fs.op_count()) as usize % 3;
     let options = options.usage_bytes([0, 300, 8 << 20][n]);
+    // Small extents are erased soon, and large ones have whole blocks of garbage before.
+    let options = options.extent_bytes([64 << 10, 8 << 10, 8 << 10][(seed >> 11) as usize % 3]);
     open_with(fs, &options.base_garbage([0.1, 0.2, 0.5][n]))
 }
 
@@ -256,7 +259,7 @@ fn check_points(storage: &Storage, view: &View, model: &Content, random: &Random
 fn histories_agree_with_a_model() {
     let (mut levels, mut erased, mut held_checks) = (0, 0, 0);
     let (mut with_index_deltas, mut pushed_down) = (0, 0);
-    let (mut derived, mut without_ranges) = (0, 0);
+    let (mut derived, mut without_ranges, mut released) = (0, 0, 0);
     for seed in basalt_sim::campaign::cases(0..30 * basalt_sim::campaign::scale()) {
         let random = Random::from_seed(seed);
         let fs = disk(seed);
@@ -264,7 +267,7 @@ fn histories_agree_with_a_model() {
         let mut model = Content::new();
         let mut held: Vec<(Arc<View>, Content)> = Vec::new();
         let (mut before, mut note) = (0, Vec::new());
-        let (mut index_pages, mut derived_before) = (0, 0);
+        let (mut index_pages, mut derived_before, mut released_before) = (0, 0, 0);
         for (n, step) in history(&random, 120).iter().enumerate() {
             if matches!(step, Step::Reopen) {
                 held.clear();
@@ -280,6 +283,8 @@ fn histories_agree_with_a_model() {
             // Counted since the tree was opened.
             derived += stats.derived_extent_ranges.saturating_sub(derived_before);
             derived_before = stats.derived_extent_ranges;
+            released += stats.released_bytes.saturating_sub(released_before);
+            released_before = stats.released_bytes;
             without_ranges += u64::from(stats.extents_without_ranges > 0);
             let view = storage.view();
             levels = levels.max(view.root.level);
@@ -317,9 +322,10 @@ fn histories_agree_with_a_model() {
     println!("tree histories: levels={levels} erased={erased} old_views={held_checks}");
     println!("tree histories: index_deltas={with_index_deltas} pushed_down={pushed_down}");
     println!("tree histories: derived_ranges={derived} without_ranges={without_ranges}");
+    println!("tree histories: released_bytes={released}");
     let has_all = levels >= 2 && erased > 50 && held_checks > 30;
     let has_index = with_index_deltas > 200 && pushed_down > 10;
-    let has_derived = derived > 25 && without_ranges > 200;
+    let has_derived = derived > 25 && without_ranges > 200 && released > 8 << 10;
     assert!(has_all && has_index && has_derived || basalt_sim::campaign::case().is_some());
 }
 
@@ -547,7 +553,7 @@ fn keys_nearly_as_large_as_a_page_stay_readable() {
 fn an_old_snapshot_keeps_only_what_it_sees() {
     let random = Random::from_seed(9);
     let fs = disk(9);
-    let storage = open(&fs).unwrap();
+    let storage = open_with(&fs, &options()).unwrap();
     let all = |value: u8| -> Changes {
         let key = |n: u64| format!("k{n:05}").into_bytes();
         (0..400).map(|n| (key(n), Some(vec![value; 20]))).collect()
@@ -578,7 +584,7 @@ fn an_old_snapshot_keeps_only_what_it_sees() {
 #[test]
 fn pages_without_a_transaction_are_erased() {
     let fs = disk(3);
-    let storage = open(&fs).unwrap();
+    let storage = open_with(&fs, &options()).unwrap();
     let random = Random::from_seed(3);
     write(&storage, &changes(&random), 0).unwrap();
     let mut most = 0;

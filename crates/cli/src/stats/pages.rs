@@ -111,6 +111,7 @@ pub fn json(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>) ->
         "leaves_merged_for_readers": pages.leaves_merged_for_readers,
         "cold_leaves_merged": pages.cold_leaves_merged,
         "derived_extent_ranges": pages.derived_extent_ranges,
+        "released_bytes": pages.released_bytes,
     });
     json!({
         "index_levels": pages.levels, "leaves": leaves, "leaves_with_deltas": pages.leaves_with_deltas,

@@ -232,9 +232,10 @@ fn entry_json(entry: &PageEntry) -> Value {
 
 fn extent_text(extent: &InspectedExtent) -> String {
     format!(
-        "extent {}: {}, {} in use, {}",
+        "extent {}: {}, {} on disk, {} in use, {}",
         extent.file,
         human_bytes(extent.bytes),
+        human_bytes(extent.bytes_on_disk),
         human_bytes(extent.valid_bytes),
         match extent.is_sealed {
             true => "sealed",
@@ -245,7 +246,8 @@ fn extent_text(extent: &InspectedExtent) -> String {
 
 fn extent_json(extent: &InspectedExtent) -> Value {
     json!({
-        "file": extent.file, "bytes": extent.bytes, "valid_bytes": extent.valid_bytes,
+        "file": extent.file, "bytes": extent.bytes, "bytes_on_disk": extent.bytes_on_disk,
+        "valid_bytes": extent.valid_bytes,
         "is_sealed": extent.is_sealed,
     })
 }

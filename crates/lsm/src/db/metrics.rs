@@ -330,6 +330,11 @@ const PAGE_COUNTERS: &[PageRow] = &[
         "Cold leaves that were chosen for a merge.",
         |p| p.cold_leaves_merged,
     ),
+    (
+        "pages_released_bytes_total",
+        "Bytes of garbage pages whose space was given back before their extents were erased.",
+        |p| p.released_bytes,
+    ),
 ];
 
 /// Adds the samples of a family that is kept in pages.

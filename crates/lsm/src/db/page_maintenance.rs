@@ -6,7 +6,12 @@ use super::health::RETRY_PAUSE;
 use super::pages::FamilyPages;
 use crate::listener::{BackgroundErrorReason, Event};
 use basalt_env::JobPriority;
+use std::cell::Cell;
 use std::sync::Arc;
+
+/// Bytes of pages that maintenance writes before readers see the tree as it is then. As long as
+/// they see it as it was, the pages that were replaced keep their space.
+const SHOWN_AFTER: u64 = 32 << 20;
 
 impl Engine {
     /// Queues maintenance of the trees that were written since it last ran.
@@ -40,7 +45,14 @@ impl Engine {
             Some(_alone) => (self.drop_failed_ingestions()).and_then(|()| pages.tree().restart()),
             None => Ok(()),
         };
-        let goes_on = || !self.ctx.is_closing() && !pages.is_dropped();
+        let shown_at = Cell::new(pages.tree().bytes_written());
+        let goes_on = || {
+            let written = pages.tree().bytes_written();
+            if written - shown_at.get() >= SHOWN_AFTER && self.show_maintained(family) {
+                shown_at.set(written);
+            }
+            !self.ctx.is_closing() && !pages.is_dropped()
+        };
         let maintained = || {
             if pages.has_failed() {
                 pages.tree().reclaim()?;

@@ -4,7 +4,7 @@
 //! all pages of the extent are looked at. A page that the mapping table has is live. Of the others,
 //! the newest ones count: a leaf whose keys overlap those of a newer leaf is garbage.
 
-use super::{KeyBounds, Walk, is_damage};
+use super::{KeyBounds, Walk, is_damage, read_sparse};
 use crate::mapping::{Delta, Pages, Part, State};
 use crate::page::{Page, PageKind};
 use crate::page_format::len_of_page_at;
@@ -126,10 +126,18 @@ impl Walk<'_> {
             len: (to - from) as u32,
         };
         let whole = page_at(0, (end - begin) as usize);
-        let read = (self.storage.base).read(whole.address(), whole.len as usize);
-        let bytes = match read {
+        let read = |offset: u64, len: usize| {
+            (self.storage.base).read(ExtentAddress { extent, offset }, len)
+        };
+        let bytes = match read(whole.address().offset, whole.len as usize) {
             Ok(bytes) => bytes,
-            Err(e) if is_damage(&e) => return each(self, whole, Err(e.to_string())),
+            Err(e) if is_damage(&e) => {
+                let bytes = read_sparse(u64::from(begin), whole.len as usize, &read)?;
+                if bytes.iter().all(|byte| *byte == 0) {
+                    return each(self, whole, Err(e.to_string()));
+                }
+                bytes
+            }
             Err(e) => return Err(e),
         };
         let len_at = |at: usize| {

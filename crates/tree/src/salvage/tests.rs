@@ -24,7 +24,7 @@ fn made(seed: u64) -> (Arc<SimFs>, Content) {
 }
 
 /// Salvages the tree. Returns what was saved, and what was lost.
-fn salvaged(fs: &Arc<SimFs>) -> (Content, Vec<LostPages>) {
+pub(crate) fn salvaged(fs: &Arc<SimFs>) -> (Content, Vec<LostPages>) {
     let env = Env::for_tests(fs.clone(), 1);
     let salvage = PageTree::salvage(&env, DIR, &options(), &|_| true).unwrap();
     let lost = salvage.lost().to_vec();
@@ -42,7 +42,7 @@ fn salvaged(fs: &Arc<SimFs>) -> (Content, Vec<LostPages>) {
     (saved, lost)
 }
 
-fn remove_logs(fs: &Arc<SimFs>) {
+pub(crate) fn remove_logs(fs: &Arc<SimFs>) {
     let logs = Path::new(DIR).join(crate::storage::LOGS);
     for entry in fs.list(&logs).unwrap() {
         fs.remove(&logs.join(entry.name)).unwrap();
