@@ -1,12 +1,12 @@
 //! Garbage collection: live pages of extents with much garbage are written again, and the extents
 //! are erased (ArkDB, section 4.2). Pages are defragmented on the way.
 
+use crate::erasure::ErasuresBetween;
 use crate::leaf_merges::{LeafMerges, Merge};
 use crate::mapping::{Pages, State};
 use crate::page::Page;
 use crate::page_format::{PAGE_HEADER, stored_len};
 use crate::page_id::PageId;
-use crate::release_queue::ErasuresBetween;
 use crate::storage::{PageWriteCause, Storage};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};

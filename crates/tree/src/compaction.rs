@@ -6,6 +6,7 @@
 
 use crate::cursor::refs_of;
 use crate::entries::DroppedEntry;
+use crate::erasure::ErasuresBetween;
 use crate::leaf_pages::part_of_child;
 use crate::mapping::{Change, Delta, Pages, State};
 use crate::page::PageKind;
@@ -14,7 +15,6 @@ use crate::page_id::{PAGE_ID_LEN, PageId};
 use crate::page_merge::PageMerge;
 use crate::page_reads::{LoadedPages, PageReads, PageRef};
 use crate::path::{Path, Step};
-use crate::release_queue::ErasuresBetween;
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;

@@ -35,6 +35,7 @@ mod collection;
 mod compaction;
 mod cursor;
 mod entries;
+mod erasure;
 mod explain;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -64,14 +64,14 @@ pub struct TreeOptions {
     /// the device is garbage, 0.05 to 1. Default 0.5. The space of most garbage pages is given back
     /// before (decision 0050).
     pub base_garbage: f64,
-    /// Garbage collection rewrites a sealed extent of delta pages when this fraction of its bytes on
-    /// the device is garbage, 0.05 to 1. It is larger than `base_garbage` because delta pages become garbage
-    /// soon. Default 0.75.
+    /// Garbage collection rewrites a sealed extent of delta pages when this fraction of its bytes
+    /// on the device is garbage, 0.05 to 1. It is larger than `base_garbage` because delta pages
+    /// become garbage soon. Default 0.75.
     pub delta_garbage: f64,
     /// Most bytes of sealed extents on the device for each valid byte in them. 1.05 to 100, default
-    /// 1.25. Above this bound, garbage collection rewrites the extents with the largest fraction of garbage,
-    /// even below `base_garbage` and `delta_garbage`. Extents without a page in use do not count.
-    /// Values that newer delta pages hide count as in use.
+    /// 1.25. Above this bound, garbage collection rewrites the extents with the largest fraction of
+    /// garbage, even below `base_garbage` and `delta_garbage`. Extents without a page in use do not
+    /// count. Values that newer delta pages hide count as in use.
     pub max_space_amp: f64,
     /// Bytes of the system log that make a system checkpoint due, any number. Default 16 MiB.
     pub checkpoint_bytes: u64,

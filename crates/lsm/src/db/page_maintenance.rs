@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Bytes of pages that maintenance writes before readers see the tree as it is then. As long as
 /// they see it as it was, the pages that were replaced keep their space.
-const SHOWN_AFTER: u64 = 32 << 20;
+const VIEW_AFTER: u64 = 32 << 20;
 
 impl Engine {
     /// Queues maintenance of the trees that were written since it last ran.
@@ -45,11 +45,11 @@ impl Engine {
             Some(_alone) => (self.drop_failed_ingestions()).and_then(|()| pages.tree().restart()),
             None => Ok(()),
         };
-        let shown_at = Cell::new(pages.tree().bytes_written());
+        let viewed_at = Cell::new(pages.tree().bytes_written());
         let goes_on = || {
             let written = pages.tree().bytes_written();
-            if written - shown_at.get() >= SHOWN_AFTER && self.show_maintained(family) {
-                shown_at.set(written);
+            if written - viewed_at.get() >= VIEW_AFTER && self.show_maintained(family) {
+                viewed_at.set(written);
             }
             !self.ctx.is_closing() && !pages.is_dropped()
         };

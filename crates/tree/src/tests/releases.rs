@@ -1,5 +1,5 @@
 //! The space of garbage pages goes back to the filesystem before their extents are erased, and
-//! never that of a page that somebody needs.
+//! never that of a page that a reader, a copy or a recovery needs.
 
 use super::{Content, DIR, disk, options};
 use crate::page_id::PageId;
