@@ -180,7 +180,7 @@ pub struct FileStat {
     /// Bytes that the file takes on the device. Space that was released inside the file does not
     /// count.
     pub on_disk: u64,
-    /// Names of the file. 1 for a directory.
+    /// Number of names (hard links) of the file. 1 for a directory.
     pub links: u64,
     /// True for a directory.
     pub is_dir: bool,

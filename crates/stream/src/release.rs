@@ -70,7 +70,7 @@ impl Inner {
         match (entry, extent) {
             (Some(entry), Some(extent)) if entry.len.is_some() => Ok(extent),
             (Some(_), _) => Err(Error::invalid(format!(
-                "extent {id} is appended to; seal it before its space is released"
+                "extent {id} is appended to; seal it first"
             ))),
             (None, _) => Err(self.unknown(id)),
         }

@@ -155,7 +155,7 @@ impl Storage {
         let mut erasures = ErasuresBetween::new(self);
         loop {
             for extent in waiting.clone() {
-                erasures.erase()?;
+                erasures.erase();
                 if !goes_on() {
                     return failed.map_or(Ok(()), Err);
                 }
@@ -273,7 +273,7 @@ impl Storage {
         let mut failed = None;
         let mut erasures = ErasuresBetween::new(self);
         while goes_on() {
-            erasures.erase()?;
+            erasures.erase();
             let leaves = self.paid.take(MERGED_AT_ONCE);
             if leaves.is_empty() {
                 break;
@@ -300,7 +300,7 @@ impl Storage {
         let mut failed = None;
         let mut erasures = ErasuresBetween::new(self);
         while cold.peek().is_some() && goes_on() {
-            erasures.erase()?;
+            erasures.erase();
             let mut leaves: Vec<PageId> = Vec::new();
             let mut bytes = 0;
             while leaves.len() < MERGED_AT_ONCE
@@ -337,7 +337,7 @@ impl Storage {
                 State::Live(pages) if !pages.deltas.is_empty() => {
                     merges.add(*key, pages, Merge::Leaf)?;
                 }
-                // Others have merged it meanwhile.
+                // Another job has merged the leaf meanwhile.
                 _ => {}
             }
         }
@@ -388,7 +388,7 @@ impl Storage {
         let mut failed = None;
         let mut erasures = ErasuresBetween::new(self);
         for some in chains.chunks(MOVED_AT_ONCE) {
-            erasures.erase()?;
+            erasures.erase();
             if !goes_on() {
                 break;
             }
@@ -399,7 +399,7 @@ impl Storage {
                 let State::Live(pages) = self.mapping.get(*key, view.time) else {
                     continue;
                 };
-                // Others may have written it again meanwhile.
+                // Another job may have written the chain again meanwhile.
                 if !is_victim(&pages) {
                     continue;
                 }

@@ -43,8 +43,8 @@ type NewPage = (Vec<u8>, usize);
 /// Most bytes of pages that maintenance reads at once, besides those of one leaf. It reads as many
 /// again while it merges them.
 const BYTES_AHEAD: u64 = 1 << 20;
-/// Maintenance reads the pages of about so many leaves at once, if they have fewer bytes.
-const LEAVES_AHEAD: u64 = 16;
+/// Most leaves whose pages maintenance reads at once. Pages in memory are not compressed.
+pub(crate) const LEAVES_AHEAD: usize = 16;
 
 /// What a compaction writes again besides what is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ struct LeavesAhead {
 impl Storage {
     /// Returns how many bytes of pages maintenance reads at once.
     pub fn bytes_ahead(&self) -> u64 {
-        BYTES_AHEAD.min(self.options.page_bytes as u64 * LEAVES_AHEAD)
+        BYTES_AHEAD.min((self.options.page_bytes * LEAVES_AHEAD) as u64)
     }
 
     /// Compacts each leaf and each index page that is due ([`Pages::is_due`]), as long as `goes_on`
@@ -119,7 +119,7 @@ impl Storage {
             if !goes_on() {
                 break;
             }
-            erasures.erase()?;
+            erasures.erase();
             // Damage of one page must not stop the compaction of the others.
             match self.compact_around(key) {
                 Ok(is_done) => done += usize::from(is_done),
@@ -431,6 +431,10 @@ impl<'a> Compaction<'a> {
                 at += 1;
                 let outcome = match self.leaf(key, low.clone(), pages) {
                     Err(e) if e.kind() == ErrorKind::Corruption && self.may_stay(key) => {
+                        // After a failed append, the numbers of pages say nothing.
+                        if self.base.has_failed() || self.delta.has_failed() {
+                            return Err(e);
+                        }
                         self.damage.get_or_insert(e);
                         Outcome::Stays
                     }
@@ -569,9 +573,10 @@ impl<'a> Compaction<'a> {
 
     /// Begins to read the pages of leaves that are due, from a child of the index page on.
     fn read_ahead(&self, parent: &Step, first: usize) -> Result<LeavesAhead> {
-        let (mut all, mut refs, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut all, mut refs) = (Vec::new(), Vec::new());
+        let (mut bytes, mut read) = (0, 0);
         for child in first..parent.page.count() {
-            if bytes >= self.storage.bytes_ahead() {
+            if bytes >= self.storage.bytes_ahead() || read >= LEAVES_AHEAD {
                 break;
             }
             let begin = refs.len();
@@ -585,6 +590,7 @@ impl<'a> Compaction<'a> {
                 .iter()
                 .map(|(_, id)| u64::from(id.len))
                 .sum::<u64>();
+            read += usize::from(refs.len() > begin);
             all.push(pages);
         }
         refs.retain(|(_, id)| !self.loaded_index_deltas.contains_key(id));

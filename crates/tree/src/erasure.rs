@@ -4,34 +4,35 @@ use crate::mapping::{Effects, SysTime};
 use crate::storage::Storage;
 use crate::usage::StreamKind;
 use basalt_env::sync::atomic::Ordering::SeqCst;
-use basalt_fs::Result;
+use basalt_fs::{ErrorKind, Result};
 use basalt_stream::ExtentId;
 use std::collections::BTreeSet;
 
-/// Erases what died while maintenance goes on, each time it has written the bytes of an extent. A
-/// long pass would keep it all to its end.
+/// Erases dead extents and releases garbage pages during maintenance, each time it has written the
+/// base pages of an extent. Otherwise a long pass would free no space before its end.
 pub(crate) struct ErasuresBetween<'a> {
     storage: &'a Storage,
-    /// Bytes of base pages that were written when extents were last erased.
-    since: u64,
+    /// Bytes of base pages that were written before the last erasure.
+    written_before: u64,
 }
 
 impl<'a> ErasuresBetween<'a> {
     pub fn new(storage: &'a Storage) -> ErasuresBetween<'a> {
-        let since = storage.written.by_stream(StreamKind::Base);
-        ErasuresBetween { storage, since }
+        let written_before = storage.written.by_stream(StreamKind::Base);
+        ErasuresBetween {
+            storage,
+            written_before,
+        }
     }
 
-    /// Erases what died, if enough was written since the last time.
-    ///
-    /// Errors: those of [`Storage::erase_dead`].
-    pub fn erase(&mut self) -> Result<()> {
+    /// Calls [`Storage::erase_dead`] if the bytes of an extent were written since the last call.
+    /// Its errors come again at the end of maintenance, and must not end the pass here.
+    pub fn erase(&mut self) {
         let written = self.storage.written.by_stream(StreamKind::Base);
-        if written - self.since >= self.storage.options.extent_bytes {
-            self.storage.erase_dead()?;
-            self.since = written;
+        if written - self.written_before >= self.storage.options.extent_bytes {
+            let _ = self.storage.erase_dead();
+            self.written_before = written;
         }
-        Ok(())
     }
 }
 
@@ -62,8 +63,12 @@ impl Storage {
                 Ok(bytes) => {
                     self.written.released_bytes.fetch_add(bytes, SeqCst);
                 }
-                // Not every filesystem has files with holes.
-                Err(_) => return self.releases.lock().close(),
+                // The filesystem has no files with holes.
+                Err(e) if e.kind() == ErrorKind::Unsupported => {
+                    return self.releases.lock().close();
+                }
+                // A collection frees the space, too, and reports what is wrong with the extent.
+                Err(_) => {}
             }
         }
     }

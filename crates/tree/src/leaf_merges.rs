@@ -1,7 +1,7 @@
-//! Merges of leaves that keep their keys in the page mapping table: no index page is written for
-//! them. Garbage collections, and merges for readers and of cold leaves use them.
+//! Rewrites of pages that keep their places in the page mapping table, so that no index page above
+//! them is written. Garbage collections, and merges for readers and of cold leaves use them.
 
-use crate::compaction::{Consolidated, consolidate};
+use crate::compaction::{Consolidated, LEAVES_AHEAD, consolidate};
 use crate::cursor::refs_of;
 use crate::entries::DroppedEntry;
 use crate::mapping::{Change, Pages};
@@ -42,10 +42,11 @@ pub(crate) struct LeafMerges<'a> {
     bases: PageWriter<'a>,
     deltas: PageWriter<'a>,
     tx: SystemTx,
-    /// Keys with new base pages, and how many delta pages each of these has taken.
-    merged: Vec<(PageId, u32)>,
+    /// Keys with new base pages, how many delta pages each of these has taken, and its number among
+    /// the pages of `bases`.
+    merged: Vec<(PageId, u32, usize)>,
     consolidated: Vec<Consolidated>,
-    /// The leaves that were added last, and the bytes of the pages that they read.
+    /// The leaves that were added last, and the bytes of all of their pages.
     next: Vec<Item>,
     next_bytes: u64,
     /// The leaves before them, whose pages are being read.
@@ -53,9 +54,10 @@ pub(crate) struct LeafMerges<'a> {
     /// The entries of the leaf that is merged, and a key. They keep their memory from leaf to leaf.
     leaf: PageBuilder,
     buffer: Vec<u8>,
-    /// Leaves that only a compaction can write, because they need an index page.
+    /// Leaves with too much for one page, and a root that is a leaf. Only a compaction can write
+    /// them, because it writes the page above them, too.
     pub to_split: Vec<PageId>,
-    /// The first leaf that cannot be read, and stays as it is.
+    /// The error of the first leaf that cannot be read. It stays as it is.
     pub damage: Option<Error>,
 }
 
@@ -91,7 +93,8 @@ impl<'a> LeafMerges<'a> {
         let all = refs_of(Some(pages.base), &pages.deltas);
         self.next_bytes += all.iter().map(|(_, id)| u64::from(id.len)).sum::<u64>();
         self.next.push(Item { key, pages, merge });
-        match self.next_bytes >= self.storage.bytes_ahead() {
+        let is_full = self.next_bytes >= self.storage.bytes_ahead();
+        match is_full || self.next.len() >= LEAVES_AHEAD {
             true => self.step(),
             false => Ok(()),
         }
@@ -120,7 +123,8 @@ impl<'a> LeafMerges<'a> {
         for item in items {
             let dropped = self.tx.dropped.len();
             match self.merge_one(item, &mut loaded) {
-                Err(e) if e.kind() == ErrorKind::Corruption => {
+                // After a failed append, the numbers of pages say nothing.
+                Err(e) if e.kind() == ErrorKind::Corruption && !self.has_failed_append() => {
                     self.damage.get_or_insert(e);
                     self.tx.dropped.truncate(dropped);
                 }
@@ -128,6 +132,10 @@ impl<'a> LeafMerges<'a> {
             }
         }
         Ok(())
+    }
+
+    fn has_failed_append(&self) -> bool {
+        self.bases.has_failed() || self.deltas.has_failed()
     }
 
     fn merge_one(&mut self, item: Item, loaded: &mut LoadedPages) -> Result<()> {
@@ -165,8 +173,8 @@ impl<'a> LeafMerges<'a> {
         let mapping = if is_root { PageId::NONE } else { key };
         match page {
             _ if is_merged => {
-                self.bases.add(leaf, mapping)?;
-                self.merged.push((key, replaced));
+                let number = self.bases.add(leaf, mapping)?;
+                self.merged.push((key, replaced, number));
             }
             None => self.to_split.push(key),
             Some(page) => {
@@ -176,8 +184,8 @@ impl<'a> LeafMerges<'a> {
                     let entry = page.entry(i);
                     builder.add(&page.key(i), entry.kind, entry.value);
                 }
-                self.bases.add(&mut builder, mapping)?;
-                self.merged.push((key, 0));
+                let number = self.bases.add(&mut builder, mapping)?;
+                self.merged.push((key, 0, number));
             }
         }
         Ok(())
@@ -192,7 +200,8 @@ impl<'a> LeafMerges<'a> {
         let last = self.ahead.take();
         self.merge(last)?;
         let (bases, deltas) = (self.bases.finish()?, self.deltas.finish()?);
-        for ((key, replaced), base) in self.merged.drain(..).zip(bases) {
+        for (key, replaced, number) in self.merged.drain(..) {
+            let base = bases[number];
             if self.view.root.id != key {
                 self.tx.changes.push(Change::Overwrite {
                     key,

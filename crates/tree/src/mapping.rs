@@ -156,8 +156,8 @@ pub(crate) struct Effects {
     pub dead_bases: Vec<PageId>,
     /// Delta pages that left a chain.
     pub dead_deltas: Vec<PageId>,
-    /// Those of them that no chain has any more, as far as it is known: a delta page that was
-    /// shared is not among them.
+    /// Those of them that were never shared, so that no chain has them any more. Their space can be
+    /// released.
     pub unused_deltas: Vec<PageId>,
     /// Delta pages that joined another chain.
     pub shared_deltas: Vec<PageId>,

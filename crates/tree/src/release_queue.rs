@@ -1,6 +1,6 @@
-//! Garbage pages whose space is to be given back to the filesystem. The paper frees the space of a
-//! page with its extent (ArkDB, section 4.2); here, most extents need no collection (decision
-//! 0050).
+//! Garbage pages whose space is to be released to the filesystem. The paper frees the space of a
+//! page with its extent (ArkDB, section 4.2). Releases of single pages make most collections
+//! needless (decision 0050).
 
 use crate::mapping::SysTime;
 use crate::page_id::PageId;
@@ -9,7 +9,7 @@ use basalt_stream::ExtentId;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most pages that wait. A collection gives back the space of others.
+/// Most pages in the queue. Further ones are not queued, and a collection frees their space.
 const MOST_WAITING: usize = 1 << 15;
 
 /// A page, and the time of the transaction that made it garbage.
@@ -19,27 +19,29 @@ struct GarbagePage {
     id: PageId,
 }
 
-/// Ranges of bytes of an extent, in rising order.
+/// For each extent, ranges of bytes to release, in rising order.
 pub(crate) type ExtentRanges = BTreeMap<(StreamKind, ExtentId), Vec<Range<u64>>>;
 
 /// The pages that became garbage, until their space is given back.
 #[derive(Default)]
 pub(crate) struct ReleaseQueue {
     waiting: Vec<GarbagePage>,
-    /// True once the filesystem has refused a release.
+    /// True if the filesystem has no files with holes.
     is_closed: bool,
 }
 
 impl ReleaseQueue {
-    /// Adds a page that a transaction made garbage. No chain and no index page has it any more.
+    /// Adds a page that a transaction made garbage: from `since` on, no chain and no index page
+    /// has it. If the queue is full or closed, the page is not added.
     pub fn add(&mut self, since: SysTime, kind: StreamKind, id: PageId) {
         if self.waiting.len() < MOST_WAITING && !self.is_closed {
             self.waiting.push(GarbagePage { since, kind, id });
         }
     }
 
-    /// Takes the pages that no reader needs, if the oldest one reads at a time, of extents that are
-    /// sealed. Returns the bytes of neighbours as one range.
+    /// Removes the pages of sealed extents that were garbage before `oldest`, the time of the
+    /// oldest view, or became it then. Returns their ranges of bytes. Adjacent pages form one
+    /// range.
     pub fn take(
         &mut self,
         oldest: SysTime,
@@ -66,12 +68,12 @@ impl ReleaseQueue {
         ranges
     }
 
-    /// Forgets all pages: what became garbage after a time is valid again.
+    /// Removes all pages. A rollback calls this, because some of them are valid again.
     pub fn clear(&mut self) {
         self.waiting.clear();
     }
 
-    /// Takes no pages any more: the filesystem does not give back parts of files.
+    /// Removes all pages, and accepts no more of them: the filesystem has no files with holes.
     pub fn close(&mut self) {
         self.waiting = Vec::new();
         self.is_closed = true;

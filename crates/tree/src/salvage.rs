@@ -333,15 +333,28 @@ fn read_sparse(at: u64, len: usize, read: &dyn Fn(u64, usize) -> Result<Bytes>) 
     Ok(bytes.into())
 }
 
-/// Returns the offset of the first block with bytes of a page in which all bytes are zeros: it was
-/// released with the page, which is garbage.
+/// Returns the offset of the first block of zeros that has bytes of a page, if the page may have
+/// been released: then all blocks inside it are zeros. A page without a whole block inside was
+/// released together with its neighbours, and one block at its borders is zeros.
 fn released_block(at: u64, len: u32, file: &dyn File) -> Result<Option<u64>> {
-    let begin = at / BLOCK * BLOCK;
-    let end = (at + u64::from(len)).next_multiple_of(BLOCK);
-    let bytes = read_sparse(begin, (end - begin) as usize, &|at, len| file.read(at, len))?;
-    let mut blocks = bytes.chunks(BLOCK as usize);
-    let zeros = blocks.position(|block| block.iter().all(|byte| *byte == 0));
-    Ok(zeros.map(|i| begin + i as u64 * BLOCK))
+    let (begin, end) = (at / BLOCK * BLOCK, at + u64::from(len));
+    let whole = (end.next_multiple_of(BLOCK) - begin) as usize;
+    let bytes = read_sparse(begin, whole, &|at, len| file.read(at, len))?;
+    let blocks = bytes.chunks(BLOCK as usize).zip(0..);
+    let blocks = blocks.map(|(block, i)| {
+        let offset = begin + i * BLOCK;
+        let is_inside = offset >= at && offset + BLOCK <= end;
+        (offset, is_inside, block.iter().all(|byte| *byte == 0))
+    });
+    let blocks: Vec<(u64, bool, bool)> = blocks.collect();
+    if blocks
+        .iter()
+        .any(|(_, is_inside, is_zero)| *is_inside && !is_zero)
+    {
+        return Ok(None);
+    }
+    let zeros = blocks.iter().find(|(_, _, is_zero)| *is_zero);
+    Ok(zeros.map(|(offset, ..)| *offset))
 }
 
 /// Returns the position of the first key that is not below `key`.

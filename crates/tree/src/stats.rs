@@ -73,8 +73,8 @@ pub struct PageTreeStats {
     /// Number of leaves that were chosen for a merge because they were cold, since the tree was
     /// opened.
     pub cold_leaves_merged: u64,
-    /// Bytes of garbage pages whose space was given back before their extents were erased, since
-    /// the tree was opened.
+    /// Bytes on the device that releases of garbage pages have freed in extents that were not
+    /// erased, since the tree was opened.
     pub released_bytes: u64,
 }
 

@@ -79,7 +79,7 @@ pub(crate) struct WriteCounters {
     merged_leaves: [AtomicU64; 2],
     /// Extents whose ranges were derived again.
     pub derived_ranges: AtomicU64,
-    /// Bytes of garbage pages whose space was given back before their extents were erased.
+    /// Bytes on the device that releases of garbage pages have freed.
     pub released_bytes: AtomicU64,
 }
 
@@ -742,6 +742,8 @@ pub(crate) struct PageWriter<'a> {
     lens: Vec<u32>,
     ids: Vec<PageId>,
     held: Vec<ExtentId>,
+    /// True after an append has failed.
+    has_failed: bool,
 }
 
 impl<'a> PageWriter<'a> {
@@ -755,7 +757,13 @@ impl<'a> PageWriter<'a> {
             lens: Vec::new(),
             ids: Vec::new(),
             held: Vec::new(),
+            has_failed: false,
         }
+    }
+
+    /// Returns true after an append has failed. The writer must not be used any more.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Adds the page of a builder, and returns its number among the pages of this writer.
@@ -805,6 +813,7 @@ impl<'a> PageWriter<'a> {
         let stream = self.storage.stream(self.kind);
         let (held, first) = (&mut self.held, ids.len());
         let usage = &self.storage.usage;
+        self.has_failed = true;
         stream.append_bound(&mut self.bytes, Intent::Bulk, |at, bytes| {
             // Before the pages are there: a full extent may be sealed and erased at once.
             usage.lock().hold(at.extent);
@@ -822,6 +831,7 @@ impl<'a> PageWriter<'a> {
                 begin = end;
             }
         })?;
+        self.has_failed = false;
         let (written, bytes) = (&self.storage.written, self.bytes.len() as u64);
         let by_stream = match self.kind {
             StreamKind::Base => &written.by_stream[0],

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A shard may keep one part in this many of its bytes in use as dirty memory.
 pub(super) const KEPT_PART: usize = 32;
-/// A shard may always keep this many dirty bytes: what a compaction of pages reads at once.
+/// A shard may always keep this many dirty bytes: a compaction of pages takes and frees a few MiB
+/// again and again.
 pub(super) const KEPT_LEAST: usize = 4 << 20;
 
 /// The spans and lists of one shard.

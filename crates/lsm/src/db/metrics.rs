@@ -332,7 +332,7 @@ const PAGE_COUNTERS: &[PageRow] = &[
     ),
     (
         "pages_released_bytes_total",
-        "Bytes of garbage pages whose space was given back before their extents were erased.",
+        "Bytes on the device that releases of garbage pages have freed.",
         |p| p.released_bytes,
     ),
 ];

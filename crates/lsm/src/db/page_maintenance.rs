@@ -9,9 +9,9 @@ use basalt_env::JobPriority;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Bytes of pages that maintenance writes before readers see the tree as it is then. As long as
-/// they see it as it was, the pages that were replaced keep their space.
-const VIEW_AFTER: u64 = 32 << 20;
+/// Bytes of pages that maintenance writes between two views that it installs for readers. Replaced
+/// pages keep their space as long as readers use an older view.
+const BYTES_BETWEEN_VIEWS: u64 = 32 << 20;
 
 impl Engine {
     /// Queues maintenance of the trees that were written since it last ran.
@@ -46,9 +46,10 @@ impl Engine {
             None => Ok(()),
         };
         let viewed_at = Cell::new(pages.tree().bytes_written());
+        // Maintenance calls it between transactions.
         let goes_on = || {
             let written = pages.tree().bytes_written();
-            if written - viewed_at.get() >= VIEW_AFTER && self.show_maintained(family) {
+            if written - viewed_at.get() >= BYTES_BETWEEN_VIEWS && self.show_maintained(family) {
                 viewed_at.set(written);
             }
             !self.ctx.is_closing() && !pages.is_dropped()

@@ -2,6 +2,7 @@
 //! never that of a page that a reader, a copy or a recovery needs.
 
 use super::{Content, DIR, disk, options};
+use crate::entries::CheckedChanges;
 use crate::page_id::PageId;
 use crate::salvage::tests::{remove_logs, salvaged};
 use crate::{InspectedExtent, PageTree, TreeOptions, TreeSnapshot};
@@ -204,6 +205,52 @@ fn a_delta_page_that_two_leaves_share_stays() {
     of.check(&of.tree.snapshot(), &of.content);
     of.tree.verify().unwrap();
     of.tree.close().unwrap();
+}
+
+/// Pages that a rollback needs stay: in the same life, and after the next open.
+#[test]
+fn pages_that_a_rollback_needs_stay() {
+    for reopens in [false, true] {
+        let mut of = Overwritten::new(6);
+        of.overwrite(10);
+        of.tree.confirm();
+        let keeps = |note: &[u8]| note.is_empty();
+        let content = of.content.clone();
+        // Maintenance writes the leaves again with what does not count.
+        for round in 0..12 {
+            let keys: Vec<u64> = (0..1000).map(|_| of.random.below(KEYS)).collect();
+            let keys = keys.into_iter().map(|n| format!("k{n:05}").into_bytes());
+            let changes: Content = keys.map(|key| (key, vec![200 + round; 100])).collect();
+            let borrowed = (changes.iter()).map(|(key, value)| (&key[..], Some(&value[..])));
+            let mut entries = CheckedChanges::new(borrowed);
+            of.tree
+                .write_unconfirmed(&mut entries, b"doubt".to_vec())
+                .unwrap();
+            of.tree.maintain().unwrap();
+        }
+        assert!(of.tree.has_unconfirmed());
+        of.tree.release_space().unwrap();
+        match reopens {
+            true => {
+                of.tree.abandon().unwrap();
+                let options = without_collections();
+                of.tree = PageTree::open_keeping(&of.env, DIR, &options, &keeps).unwrap();
+            }
+            false => of.tree.roll_back(&keeps).unwrap(),
+        }
+        of.check(&of.tree.snapshot(), &content);
+        of.tree.verify().unwrap();
+        // The times of what does not count come again, and its garbage is valid now.
+        for _ in 0..100 {
+            of.write(&mut (0..1));
+        }
+        of.tree.release_space().unwrap();
+        of.tree.verify().unwrap();
+        of.overwrite(10);
+        of.tree.verify().unwrap();
+        of.check(&of.tree.snapshot(), &of.content);
+        of.tree.close().unwrap();
+    }
 }
 
 /// A salvage without the logs takes released blocks for spare space, not for lost pages.
