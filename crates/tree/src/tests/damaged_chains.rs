@@ -83,28 +83,34 @@ fn chains_with_a_damaged_page_stay_short() {
     }
 }
 
+/// Returns settings with which only compactions merge leaves.
+fn without_collections(max_deltas: usize) -> TreeOptions {
+    TreeOptions {
+        max_deltas,
+        overwrite_ratio: 0.0,
+        base_garbage: 1.0,
+        delta_garbage: 1.0,
+        max_space_amp: 100.0,
+        cold_merge_ratio: 0.0,
+        ..options()
+    }
+}
+
+/// Writes to all leaves of a tree.
+fn write_all(tree: &PageTree, round: u8) {
+    let keys: Vec<Vec<u8>> = (0..300).map(|n| format!("k{n:05}").into_bytes()).collect();
+    let value = [round; 20];
+    tree.write(keys.iter().map(|key| (&key[..], Some(&value[..]))))
+        .unwrap();
+}
+
 /// Regression test: a damaged leaf kept all leaves below its index page from being written again.
 #[test]
 fn neighbours_of_a_damaged_leaf_are_compacted() {
     let fs = disk(1);
     let env = Env::for_tests(fs.clone(), 1);
-    let options = TreeOptions {
-        max_deltas: 3,
-        overwrite_ratio: 0.0,
-        // Collections merge leaves, too.
-        base_garbage: 1.0,
-        max_space_amp: 100.0,
-        cold_merge_ratio: 0.0,
-        ..options()
-    };
-    let tree = PageTree::open(&env, DIR, &options).unwrap();
-    let write = |round: u8| {
-        let keys: Vec<Vec<u8>> = (0..300).map(|n| format!("k{n:05}").into_bytes()).collect();
-        let value = [round; 20];
-        tree.write(keys.iter().map(|key| (&key[..], Some(&value[..]))))
-            .unwrap();
-    };
-    write(0);
+    let tree = PageTree::open(&env, DIR, &without_collections(3)).unwrap();
+    write_all(&tree, 0);
     let leaves = tree.count_leaves(&tree.snapshot()).unwrap();
     assert!(leaves > 10, "{leaves} leaves");
     let path = (tree.storage.path(&tree.storage.view(), b"k00150")).unwrap();
@@ -112,7 +118,7 @@ fn neighbours_of_a_damaged_leaf_are_compacted() {
     fs.flip_bit(&file, u64::from(path.leaf.offset + path.leaf.len - 1), 1)
         .unwrap();
     for round in 1..20 {
-        write(round);
+        write_all(&tree, round);
         let maintained = tree.maintain();
         // Until its chain is long again, nothing reads the damaged leaf.
         assert!(round != 3 || maintained.is_err());
@@ -140,26 +146,11 @@ fn collections_move_all_but_the_damaged_leaf() {
     for kind in [StreamKind::Base, StreamKind::Delta] {
         let fs = disk(1);
         let env = Env::for_tests(fs.clone(), 1);
-        let options = TreeOptions {
-            max_deltas: 64,
-            overwrite_ratio: 0.0,
-            base_garbage: 1.0,
-            delta_garbage: 1.0,
-            max_space_amp: 100.0,
-            cold_merge_ratio: 0.0,
-            ..options()
-        };
-        let tree = PageTree::open(&env, DIR, &options).unwrap();
-        let write = |round: u8| {
-            let keys: Vec<Vec<u8>> = (0..300).map(|n| format!("k{n:05}").into_bytes()).collect();
-            let value = [round; 20];
-            tree.write(keys.iter().map(|key| (&key[..], Some(&value[..]))))
-                .unwrap();
-        };
-        write(0);
+        let tree = PageTree::open(&env, DIR, &without_collections(64)).unwrap();
+        write_all(&tree, 0);
         let storage = &*tree.storage;
         for round in 1..4 {
-            write(round);
+            write_all(&tree, round);
             storage.delta.seal().unwrap();
         }
         storage.base.seal().unwrap();

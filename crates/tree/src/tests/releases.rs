@@ -9,6 +9,7 @@ use crate::{InspectedExtent, PageTree, TreeOptions, TreeSnapshot};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, Random};
+use basalt_fs::Result;
 use basalt_sim::{CrashPolicy, SimFs, SimSnapshot};
 use std::sync::Arc;
 
@@ -26,6 +27,13 @@ fn without_collections() -> TreeOptions {
         overwrite_ratio: 0.5,
         ..options()
     }
+}
+
+/// Returns what a snapshot of a tree has.
+fn content_of(tree: &PageTree, snapshot: &TreeSnapshot) -> Result<Content> {
+    let found = tree.iter(snapshot, b"")?;
+    let owned = found.map(|entry| entry.map(|(key, value)| (key, value.to_vec())));
+    owned.collect()
 }
 
 /// A tree, and what it must have.
@@ -74,11 +82,14 @@ impl Overwritten {
     }
 
     fn check(&self, snapshot: &TreeSnapshot, content: &Content) {
-        let found = self.tree.iter(snapshot, b"").unwrap();
-        let found: Content = found
-            .map(|entry| entry.map(|(key, value)| (key, value.to_vec())).unwrap())
-            .collect();
-        assert!(found == *content);
+        assert!(content_of(&self.tree, snapshot).unwrap() == *content);
+    }
+
+    /// Checks what the tree has in the end, and all of its pages.
+    fn end(self) {
+        self.check(&self.tree.snapshot(), &self.content);
+        self.tree.verify().unwrap();
+        self.tree.close().unwrap();
     }
 
     /// Returns the bytes of the sealed extents, those on the device, and those in use.
@@ -115,8 +126,7 @@ fn the_space_of_garbage_pages_is_given_back() {
     assert!(of.bytes()[1] < on_disk + 2 * without_collections().extent_bytes);
     of.check(&of.tree.snapshot(), &of.content);
     of.overwrite(10);
-    of.tree.verify().unwrap();
-    of.tree.close().unwrap();
+    of.end();
 }
 
 #[test]
@@ -137,9 +147,7 @@ fn pages_that_a_snapshot_needs_stay() {
     held.clear();
     of.tree.release_space().unwrap();
     assert!(of.bytes()[1] < before);
-    of.check(&of.tree.snapshot(), &of.content);
-    of.tree.verify().unwrap();
-    of.tree.close().unwrap();
+    of.end();
 }
 
 /// A copy has names of the same extents.
@@ -156,15 +164,9 @@ fn pages_that_a_copy_needs_stay() {
     of.overwrite(30);
     let copied = PageTree::open(&of.env, "copies/1", &without_collections()).unwrap();
     copied.verify().unwrap();
-    let found = copied.iter(&copied.snapshot(), b"").unwrap();
-    let found: Content = found
-        .map(|entry| entry.map(|(key, value)| (key, value.to_vec())).unwrap())
-        .collect();
-    assert!(found == content);
+    assert!(content_of(&copied, &copied.snapshot()).unwrap() == content);
     copied.close().unwrap();
-    of.check(&of.tree.snapshot(), &of.content);
-    of.tree.verify().unwrap();
-    of.tree.close().unwrap();
+    of.end();
 }
 
 /// A leaf is split while a user checkpoint writes to it: both halves then have parts of one delta
@@ -202,9 +204,7 @@ fn a_delta_page_that_two_leaves_share_stays() {
     storage.merge_or_skip(&halves[..1], &|| true).unwrap();
     assert!(delta_ids(leaf_of(format!("k{:05}", keys[0]).as_bytes())).is_empty());
     of.tree.release_space().unwrap();
-    of.check(&of.tree.snapshot(), &of.content);
-    of.tree.verify().unwrap();
-    of.tree.close().unwrap();
+    of.end();
 }
 
 /// Pages that a rollback needs stay: in the same life, and after the next open.
@@ -247,9 +247,7 @@ fn pages_that_a_rollback_needs_stay() {
         of.tree.release_space().unwrap();
         of.tree.verify().unwrap();
         of.overwrite(10);
-        of.tree.verify().unwrap();
-        of.check(&of.tree.snapshot(), &of.content);
-        of.tree.close().unwrap();
+        of.end();
     }
 }
 
@@ -295,9 +293,8 @@ fn a_power_cut_beside_releases_keeps_committed_transactions() {
             let env = Env::for_tests(crashed.clone(), seed);
             let tree = PageTree::open(&env, DIR, &without_collections())
                 .unwrap_or_else(|e| panic!("{say}: {e}"));
-            let found = tree.iter(&tree.snapshot(), b"").unwrap();
-            let found = found.map(|entry| entry.unwrap_or_else(|e| panic!("{say}: {e}")));
-            let found: Content = found.map(|(key, value)| (key, value.to_vec())).collect();
+            let found = content_of(&tree, &tree.snapshot());
+            let found = found.unwrap_or_else(|e| panic!("{say}: {e}"));
             let after = (done + 1).min(contents.len() - 1);
             assert!(
                 found == contents[*done] || found == contents[after],
