@@ -196,19 +196,21 @@ fn a_store_of_keys_and_logs_has_one_lock() {
     // A command that appends to a log holds the keys, too.
     let mut appends = basalt(&s, &["log", "append", "db", "b"]);
     let mut child = appends.stdin(Stdio::piped()).spawn().unwrap();
-    while s.run("put", ["k", "v"]).code == Some(0) {}
     let theirs = format!("in use by process {} (", child.id());
+    // A pipe has 64 KiB, so the command reads before all is written, and it locks before it reads.
+    let record = "x".repeat(256 << 10);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(record.as_bytes()).unwrap();
     for (command, args) in [("put", &["k", "w"][..]), ("del", &["k"]), ("get", &["k"])] {
         s.run(command, args).fails(2, &[&theirs, "stop it"]);
     }
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(b"three\n").unwrap();
     drop(stdin);
     let ran = ended(child);
     assert!(ran.err.contains("made the log b in db"), "{ran:?}");
     ran.ok();
     s.run("put", ["k", "w"]).ok();
-    assert_eq!(log(&s, &["dump", "db", "b"]).ok(), b"1\tthree\n");
+    let dumped = log(&s, &["dump", "db", "b"]).ok();
+    assert_eq!(dumped, format!("1\t{record}\n").into_bytes());
     s.run("check", NONE).ok();
 
     // A store of logs alone has its own lock, and one of keys alone gets no logs by being asked.
