@@ -1,5 +1,5 @@
 //! Staging memory: bytes that direct I/O cannot take from their own memory travel through aligned
-//! buffers. A few small buffers are kept.
+//! buffers. A few of them are kept.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -15,16 +15,24 @@ const STAGE_MAX: usize = 1 << 20;
 const STAGE_KEPT: usize = 16;
 pub(super) const STAGE_KEPT_MAX: usize = 64 * 1024;
 
+/// Number of staging buffers of [`STAGE_MAX`] bytes that are kept between appends: for each one
+/// that is not, the system makes 256 pages, clears them, and takes them back.
+const LARGE_KEPT: usize = 2;
+
 /// The staging buffers of one filesystem that are not in use.
 #[derive(Default)]
-pub(crate) struct Stages(Mutex<Vec<AlignedBuf>>);
+pub(crate) struct Stages {
+    small: Mutex<Vec<AlignedBuf>>,
+    /// Buffers of [`STAGE_MAX`] bytes.
+    large: Mutex<Vec<AlignedBuf>>,
+}
 
 impl Stages {
     pub(super) fn take(&self, room: usize) -> AlignedBuf {
         if room > STAGE_KEPT_MAX {
             return AlignedBuf::with_capacity_direct(room);
         }
-        match self.0.lock().pop() {
+        match self.small.lock().pop() {
             Some(mut b) => {
                 b.clear();
                 b.reserve_exact(room);
@@ -35,8 +43,27 @@ impl Stages {
     }
 
     pub(super) fn give(&self, stage: AlignedBuf) {
-        let mut kept = self.0.lock();
+        let mut kept = self.small.lock();
         if stage.capacity() <= STAGE_KEPT_MAX && kept.len() < STAGE_KEPT {
+            kept.push(stage);
+        }
+    }
+
+    /// Takes a buffer for an append of `total` bytes.
+    fn take_for_append(&self, total: usize) -> AlignedBuf {
+        if total <= STAGE_KEPT_MAX {
+            return self.take(total);
+        }
+        let kept = self.large.lock().pop();
+        kept.unwrap_or_else(|| AlignedBuf::with_capacity_direct(STAGE_MAX))
+    }
+
+    fn give_after_append(&self, stage: AlignedBuf) {
+        if stage.capacity() < STAGE_MAX {
+            return self.give(stage);
+        }
+        let mut kept = self.large.lock();
+        if kept.len() < LARGE_KEPT {
             kept.push(stage);
         }
     }
@@ -62,7 +89,7 @@ impl Stages {
             return sys.write_all(fd, bufs, offset, Some(unit), Account::Append);
         }
         let total: usize = bufs.iter().map(|b| b.len()).sum();
-        let mut stage = self.take(total.min(STAGE_MAX));
+        let mut stage = self.take_for_append(total);
         let mut at = offset;
         let mut result = Ok(());
         let mut bytes = bufs.iter().map(|b| &b[..]).filter(|b| !b.is_empty());
@@ -84,7 +111,7 @@ impl Stages {
             at += piece as u64;
             left -= piece;
         }
-        self.give(stage);
+        self.give_after_append(stage);
         result
     }
 }

@@ -387,3 +387,61 @@ fn a_failed_link_leaves_nothing() {
     let e = Stream::open(&env, "c", options()).err().unwrap();
     assert_eq!(e.kind(), ErrorKind::NotFound);
 }
+
+/// In large extents, appends of several write units end at a multiple of the unit, and the zeros
+/// behind their bytes are in no other append.
+#[test]
+fn large_appends_end_at_a_write_unit() {
+    let fs = disk(3);
+    let env = Env::for_tests(fs.clone(), 3);
+    let unit = fs.info().write_unit;
+    let options = StreamOptions::default().extent_bytes(1 << 20);
+    let stream = Stream::create(&env, "large", options.clone()).unwrap();
+    let random = Random::from_seed(3);
+    let mut written: Vec<(ExtentAddress, Vec<u8>)> = Vec::new();
+    for round in 0..400 {
+        let len = match random.below(4) {
+            0 => 1 + random.below(100) as usize,
+            1 => unit * (1 + random.below(8) as usize),
+            _ => 1 + random.below(40_000) as usize,
+        };
+        let mut bytes = vec![1 + (round % 250) as u8; len];
+        let at = stream
+            .append_bound(&mut bytes, Intent::Bulk, |_, _| {})
+            .unwrap();
+        written.push((at, bytes));
+    }
+    let mut filled = 0;
+    for pair in written.windows(2) {
+        let [(at, bytes), (next, _)] = pair else {
+            unreachable!("windows of two")
+        };
+        let end = at.offset as usize + bytes.len();
+        if next.extent != at.extent {
+            continue;
+        }
+        match bytes.len() < 4 * unit {
+            true => assert_eq!(next.offset as usize, end),
+            false => {
+                assert_eq!(next.offset as usize, end.next_multiple_of(unit));
+                let zeros = next.offset as usize - end;
+                let behind = ExtentAddress {
+                    offset: end as u64,
+                    ..*at
+                };
+                read(&stream, behind, &vec![0; zeros]);
+                filled += usize::from(zeros > 0);
+            }
+        }
+    }
+    assert!(filled > 100, "{filled}");
+    let extents = stream.extents();
+    assert!(extents.len() > 3);
+    assert!(extents.iter().all(|e| e.len <= 1 << 20), "{extents:?}");
+    stream.sync().unwrap();
+    drop(stream);
+    let stream = Stream::open(&env, "large", options).unwrap();
+    written
+        .iter()
+        .for_each(|(at, bytes)| read(&stream, *at, bytes));
+}
