@@ -6,19 +6,17 @@
 
 use crate::cursor::refs_of;
 use crate::entries::DroppedEntry;
-use crate::erasure::ErasuresBetween;
 use crate::leaf_pages::part_of_child;
-use crate::mapping::{Change, Delta, Pages, State};
+use crate::mapping::{Change, Delta, Pages};
 use crate::page::PageKind;
 use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
 use crate::page_id::{PAGE_ID_LEN, PageId};
 use crate::page_merge::PageMerge;
 use crate::page_reads::{LoadedPages, PageReads, PageRef};
 use crate::path::{Path, Step};
-use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
+use crate::storage::{PageWriteCause, PageWriter, Storage, View};
 use crate::system_log::{Root, SystemTx};
 use crate::usage::StreamKind;
-use basalt_env::sync::MutexGuard;
 use basalt_fs::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -48,7 +46,7 @@ pub(crate) const LEAVES_AHEAD: usize = 16;
 
 /// What a compaction writes again besides what is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rewrites {
+pub(crate) enum Rewrites {
     Nothing,
     Leaf(PageId),
     /// All leaves of the index page with changes in delta pages, those of the index page included.
@@ -94,6 +92,27 @@ impl Consolidated {
     }
 }
 
+/// The page of a child before all new pages have ids.
+enum ChildPage {
+    Old(PageId),
+    /// The number of a new page.
+    New(usize),
+}
+
+/// What becomes of the leaves of an index page.
+#[derive(Default)]
+pub(crate) struct NewLeaves {
+    /// The children that the index page gets.
+    children: Vec<Child>,
+    /// Leaves that are empty now, and how many delta pages of each are.
+    empty: Vec<(PageId, u32)>,
+    /// Leaves that stay: their places among the children, and their ids.
+    stay: Vec<(usize, PageId)>,
+    /// Leaves that are written again, how many delta pages of each are, and the children that it
+    /// becomes.
+    rewritten: Vec<(PageId, u32, Vec<Child>)>,
+}
+
 /// Some leaves of an index page, whose pages are being read.
 struct LeavesAhead {
     /// What each of them has.
@@ -107,219 +126,7 @@ impl Storage {
         BYTES_AHEAD.min((self.options.page_bytes * LEAVES_AHEAD) as u64)
     }
 
-    /// Compacts each leaf and each index page that is due ([`Pages::is_due`]), as long as `goes_on`
-    /// returns true. Returns the number of transactions.
-    ///
-    /// Errors: those of reading and of [`Storage::commit`]; what was compacted stays so. Damage is
-    /// returned when the others are done.
-    pub fn compact(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
-        let (mut done, mut failed) = (0, None);
-        let mut erasures = ErasuresBetween::new(self);
-        for key in self.mapping.due(self.options.max_deltas) {
-            if !goes_on() {
-                break;
-            }
-            erasures.erase();
-            // Damage of one page must not stop the compaction of the others.
-            match self.compact_around(key) {
-                Ok(is_done) => done += usize::from(is_done),
-                Err(e) if e.kind() == ErrorKind::Corruption => {
-                    failed = failed.or(Some(e));
-                    done += usize::from(self.consolidate_behind_damage(key)?);
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        failed.map_or(Ok(done), Err)
-    }
-
-    /// Consolidates the newest delta pages of a leaf or an index page, back to the first damaged
-    /// one: all of them if the damage is in a base page. Otherwise the chain would grow with each
-    /// user checkpoint. Returns false if there is nothing to consolidate.
-    ///
-    /// Errors: those of reading, but for damage, and of [`Storage::commit`].
-    fn consolidate_behind_damage(&self, key: PageId) -> Result<bool> {
-        let _maintenance = self.maintenance.lock();
-        let view = self.view();
-        let State::Live(pages) = self.mapping.get(key, view.time) else {
-            return Ok(false);
-        };
-        if !self.is_due(&pages) {
-            return Ok(false);
-        }
-        let mut loaded = LoadedPages::new();
-        let mut first = pages.deltas.len();
-        for delta in pages.deltas.iter().rev() {
-            match self.page_uncached(StreamKind::Delta, delta.id) {
-                Ok(page) => loaded.insert(delta.id, page),
-                Err(e) if e.kind() == ErrorKind::Corruption => break,
-                Err(e) => return Err(e),
-            };
-            first -= 1;
-        }
-        if pages.deltas.len() - first < 2 {
-            return Ok(false);
-        }
-        let kept = first + old_to_keep(&pages.deltas[first..]);
-        let mut compaction = Compaction::new(self, view);
-        compaction.consolidate(key, &pages, kept, &loaded)?;
-        compaction.end_consolidations()?;
-        self.commit(&compaction.tx)?;
-        Ok(true)
-    }
-
-    /// Compacts a leaf, and its siblings that are due. Returns false if it is not due any more.
-    pub fn compact_around(&self, leaf: PageId) -> Result<bool> {
-        self.compact_or_rewrite(leaf, false)
-    }
-
-    /// Writes a leaf again, with all of its delta pages, and compacts its siblings that are due.
-    pub fn rewrite_around(&self, leaf: PageId) -> Result<bool> {
-        self.compact_or_rewrite(leaf, true)
-    }
-
-    fn compact_or_rewrite(&self, leaf: PageId, rewrites: bool) -> Result<bool> {
-        match self.prepare_compaction(leaf, rewrites)? {
-            None => Ok(false),
-            Some(prepared) => {
-                self.commit_prepared(&prepared)?;
-                prepared.damage.map_or(Ok(true), Err)
-            }
-        }
-    }
-
-    /// Writes the pages of a compaction, without a commit. If `rewrites` is true, the compaction
-    /// writes the leaf again even if it has few delta pages. Returns `None` if the leaf is not due.
-    pub fn prepare_compaction(&self, leaf: PageId, rewrites: bool) -> Result<Option<Prepared<'_>>> {
-        let rewrites = match rewrites {
-            true => Rewrites::Leaf(leaf),
-            false => Rewrites::Nothing,
-        };
-        self.prepare_around(leaf, rewrites)
-    }
-
-    fn prepare_around(&self, leaf: PageId, rewrites: Rewrites) -> Result<Option<Prepared<'_>>> {
-        let maintenance = self.maintenance.lock();
-        let view = self.view();
-        let State::Live(pages) = self.mapping.get(leaf, view.time) else {
-            return Ok(None);
-        };
-        let is_due = rewrites != Rewrites::Nothing || self.is_due(&pages);
-        let Some(newest) = pages.deltas.last().filter(|_| is_due) else {
-            return Ok(None);
-        };
-        let key = match &newest.part {
-            Some(part) => part.low.to_vec(),
-            None => self.page_uncached(StreamKind::Delta, newest.id)?.key(0),
-        };
-        let path = self.path(&view, &key)?;
-        if pages.has_index_deltas {
-            return self.prepare_index(leaf, &pages, path, rewrites, view, maintenance);
-        }
-        if path.leaf != leaf {
-            let what = format!("leaf {leaf} is not where its keys are: {} is", path.leaf);
-            return Err(self.inconsistent(what));
-        }
-        self.prepare_at(&path, rewrites, view, maintenance)
-    }
-
-    fn prepare_at<'a>(
-        &'a self,
-        path: &Path,
-        rewrites: Rewrites,
-        view: Arc<View>,
-        maintenance: MutexGuard<'a, ()>,
-    ) -> Result<Option<Prepared<'a>>> {
-        let mut compaction = Compaction {
-            rewrites,
-            ..Compaction::new(self, view.clone())
-        };
-        compaction.run(path)?;
-        let (tx, base, delta) = (compaction.tx, compaction.base, compaction.delta);
-        if tx.changes.is_empty() {
-            return compaction.damage.map_or(Ok(None), Err);
-        }
-        Ok(Some(Prepared {
-            tx,
-            view,
-            damage: compaction.damage,
-            _writers: vec![base, delta],
-            _maintenance: Some(maintenance),
-            _checkpoint: None,
-        }))
-    }
-
-    /// Prepares a compaction of the delta pages of an index page. If they are small compared with
-    /// the leaves, consolidates them. Otherwise writes the changed leaves again with their changes.
-    fn prepare_index<'a>(
-        &'a self,
-        key: PageId,
-        pages: &Pages,
-        path: Path,
-        rewrites: Rewrites,
-        view: Arc<View>,
-        maintenance: MutexGuard<'a, ()>,
-    ) -> Result<Option<Prepared<'a>>> {
-        let Some(step) = path.steps.last().filter(|step| step.key == key) else {
-            let what = format!("index page {key} is not where the keys of its delta pages are");
-            return Err(self.inconsistent(what));
-        };
-        let leaves = (0..step.page.count()).map(|i| u64::from(step.page.child(i).len));
-        let deltas: u64 = pages.deltas.iter().map(|d| u64::from(d.id.len)).sum();
-        let is_small = (deltas as f64) < leaves.sum::<u64>() as f64 * self.options.overwrite_ratio;
-        if rewrites != Rewrites::Nothing || !is_small {
-            return self.prepare_at(&path, Rewrites::Changed, view, maintenance);
-        }
-        let mut compaction = Compaction::new(self, view);
-        compaction.consolidate(key, pages, old_to_keep(&pages.deltas), &LoadedPages::new())?;
-        compaction.end_consolidations()?;
-        Ok(Some(Prepared {
-            tx: compaction.tx,
-            view: compaction.view,
-            damage: None,
-            _writers: vec![compaction.base, compaction.delta],
-            _maintenance: Some(maintenance),
-            _checkpoint: None,
-        }))
-    }
-
-    /// Writes all leaves again that are under index pages with keys of a range, as long as
-    /// `goes_on` returns true. `to` is exclusive, and `None` is the end.
-    pub fn rewrite_range(
-        &self,
-        from: &[u8],
-        to: Option<&[u8]>,
-        goes_on: &dyn Fn() -> bool,
-    ) -> Result<()> {
-        let mut low = from.to_vec();
-        while goes_on() {
-            let maintenance = self.maintenance.lock();
-            let view = self.view();
-            let path = self.path(&view, &low)?;
-            let end = path.end_of_parent();
-            if let Some(prepared) = self.prepare_at(&path, Rewrites::All, view, maintenance)? {
-                self.commit_prepared(&prepared)?;
-            }
-            match end {
-                Some(end) if to.is_none_or(|to| &end[..] < to) => low = end,
-                _ => break,
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the index page above a key again, and the leaves below it that have delta pages.
-    pub fn rename_leaves(&self, key: &[u8]) -> Result<()> {
-        let maintenance = self.maintenance.lock();
-        let view = self.view();
-        let path = self.path(&view, key)?;
-        match self.prepare_at(&path, Rewrites::Names, view, maintenance)? {
-            Some(prepared) => self.commit_prepared(&prepared).map(|_| ()),
-            None => Ok(()),
-        }
-    }
-
-    fn is_due(&self, pages: &Pages) -> bool {
+    pub fn is_due(&self, pages: &Pages) -> bool {
         pages.is_due(self.options.max_deltas)
     }
 
@@ -338,7 +145,7 @@ pub(crate) struct Compaction<'a> {
     pub delta: PageWriter<'a>,
     pub view: Arc<View>,
     pub tx: SystemTx,
-    rewrites: Rewrites,
+    pub rewrites: Rewrites,
     /// Pages of the leaves that are written.
     loaded: LoadedPages,
     /// The delta pages of the index page, if the leaves take their changes.
@@ -352,7 +159,7 @@ pub(crate) struct Compaction<'a> {
     leaf: PageBuilder,
     key: Vec<u8>,
     /// The first leaf that cannot be read, and stays as it is.
-    damage: Option<Error>,
+    pub damage: Option<Error>,
 }
 
 impl<'a> Compaction<'a> {
@@ -389,37 +196,34 @@ impl<'a> Compaction<'a> {
         self.new_root(children, 0)
     }
 
-    fn run(&mut self, path: &Path) -> Result<()> {
-        let Some((parent, above)) = path.steps.split_last() else {
-            // The root is a leaf.
-            let root = path.leaf;
-            let pages = self.storage.pages_of(&self.view, root)?;
-            let children = match self.leaf(root, Vec::new(), &pages)? {
-                Outcome::Stays => return self.end_consolidations(),
-                Outcome::Rewritten(new, replaced) => {
-                    let lows = new.into_iter().map(|(low, _)| low);
-                    let children = lows.zip(self.base.finish()?).collect();
-                    let children = self.or_anchor(children, &[])?;
-                    self.rewrite(root, replaced, children.clone());
-                    children
-                }
-            };
-            return self.new_root(children, 0);
+    /// Compacts the leaf that is the root.
+    pub fn root_leaf(&mut self, root: PageId) -> Result<()> {
+        let pages = self.storage.pages_of(&self.view, root)?;
+        let children = match self.leaf(root, Vec::new(), &pages)? {
+            Outcome::Stays => return self.end_consolidations(),
+            Outcome::Rewritten(new, replaced) => {
+                let lows = new.into_iter().map(|(low, _)| low);
+                let children = lows.zip(self.base.finish()?).collect();
+                let children = self.or_anchor(children, &[])?;
+                self.rewrite(root, replaced, children.clone());
+                children
+            }
         };
+        self.new_root(children, 0)
+    }
+
+    /// Compacts the leaves of an index page.
+    pub fn leaves(&mut self, parent: &Step) -> Result<NewLeaves> {
         if matches!(self.rewrites, Rewrites::Changed | Rewrites::All) {
             self.load_index_deltas(parent.key)?;
         }
         // New pages are numbered until all are appended.
-        let mut children: Vec<(Vec<u8>, std::result::Result<PageId, usize>)> = Vec::new();
-        // Leaves that are empty now, and how many delta pages of each are.
-        let mut empty: Vec<(PageId, u32)> = Vec::new();
-        // Leaves that stay, with the ids of their base pages.
-        let mut stay: Vec<(usize, PageId)> = Vec::new();
-        // Leaves that are written again, and which children each becomes.
+        let mut children: Vec<(Vec<u8>, ChildPage)> = Vec::new();
+        let mut leaves = NewLeaves::default();
         let mut rewritten: Vec<(PageId, u32, Range<usize>)> = Vec::new();
-        let leaves = parent.page.count();
+        let count = parent.page.count();
         let (mut ahead, mut at) = (self.read_ahead(parent, 0)?, 0);
-        while at < leaves {
+        while at < count {
             let LeavesAhead { pages, reads } = ahead;
             self.loaded = reads.loaded(self.storage);
             let above = self.loaded_index_deltas.iter();
@@ -442,15 +246,16 @@ impl<'a> Compaction<'a> {
                 };
                 match outcome {
                     Outcome::Stays => {
-                        stay.push((children.len(), key));
-                        children.push((low, Ok(key)));
+                        leaves.stay.push((children.len(), key));
+                        children.push((low, ChildPage::Old(key)));
                     }
                     Outcome::Rewritten(with, replaced) if with.is_empty() => {
-                        empty.push((key, replaced))
+                        leaves.empty.push((key, replaced))
                     }
                     Outcome::Rewritten(with, replaced) => {
                         let first = children.len();
-                        children.extend(with.into_iter().map(|(low, number)| (low, Err(number))));
+                        let with = with.into_iter();
+                        children.extend(with.map(|(low, number)| (low, ChildPage::New(number))));
                         rewritten.push((key, replaced, first..children.len()));
                     }
                 }
@@ -458,13 +263,29 @@ impl<'a> Compaction<'a> {
         }
         self.end_consolidations()?;
         let ids = self.base.finish()?;
-        let with_id = |(low, id): (_, std::result::Result<PageId, usize>)| {
-            (low, id.unwrap_or_else(|number| ids[number]))
+        let with_id = |(low, page)| match page {
+            ChildPage::Old(id) => (low, id),
+            ChildPage::New(number) => (low, ids[number]),
         };
-        let mut children: Vec<Child> = children.into_iter().map(with_id).collect();
-        let rewritten: Vec<(PageId, u32, Vec<Child>)> = (rewritten.into_iter())
-            .map(|(key, replaced, with)| (key, replaced, children[with].to_vec()))
+        leaves.children = children.into_iter().map(with_id).collect();
+        let of_children = |range: Range<usize>| leaves.children[range].to_vec();
+        leaves.rewritten = (rewritten.into_iter())
+            .map(|(key, replaced, with)| (key, replaced, of_children(with)))
             .collect();
+        Ok(leaves)
+    }
+
+    /// Gives the index page at the end of a path its new leaves.
+    pub fn index_page(&mut self, path: &Path, leaves: NewLeaves) -> Result<()> {
+        let Some((parent, above)) = path.steps.split_last() else {
+            return Ok(());
+        };
+        let NewLeaves {
+            mut children,
+            empty,
+            stay,
+            rewritten,
+        } = leaves;
         let is_unchanged = rewritten.is_empty() && empty.is_empty() && self.index_deltas.is_empty();
         if is_unchanged && self.rewrites != Rewrites::Names {
             return Ok(());
@@ -579,21 +400,19 @@ impl<'a> Compaction<'a> {
             if bytes >= self.storage.bytes_ahead() || read >= LEAVES_AHEAD {
                 break;
             }
-            let begin = refs.len();
+            let mut of_leaf = Vec::new();
             let pages = self.pages_with_changes(parent, child)?;
             match self.plan(parent.page.child(child), &pages) {
                 Plan::Stays => {}
-                Plan::Consolidated(kept) => refs.extend(refs_of(None, &pages.deltas[kept..])),
-                Plan::Rewritten => refs.extend(refs_of(Some(pages.base), &pages.deltas)),
+                Plan::Consolidated(kept) => of_leaf = refs_of(None, &pages.deltas[kept..]),
+                Plan::Rewritten => of_leaf = refs_of(Some(pages.base), &pages.deltas),
             }
-            bytes += refs[begin..]
-                .iter()
-                .map(|(_, id)| u64::from(id.len))
-                .sum::<u64>();
-            read += usize::from(refs.len() > begin);
+            of_leaf.retain(|(_, id)| !self.loaded_index_deltas.contains_key(id));
+            bytes += of_leaf.iter().map(|(_, id)| u64::from(id.len)).sum::<u64>();
+            read += usize::from(!of_leaf.is_empty());
+            refs.append(&mut of_leaf);
             all.push(pages);
         }
-        refs.retain(|(_, id)| !self.loaded_index_deltas.contains_key(id));
         Ok(LeavesAhead {
             pages: all,
             reads: self.storage.begin_page_reads(refs),
@@ -601,7 +420,7 @@ impl<'a> Compaction<'a> {
     }
 
     /// Writes the delta pages behind the `kept` oldest ones of a leaf or an index page as one.
-    fn consolidate(
+    pub fn consolidate(
         &mut self,
         key: PageId,
         pages: &Pages,
@@ -620,8 +439,13 @@ impl<'a> Compaction<'a> {
         Ok(())
     }
 
+    /// Sets the key of the consolidated delta pages. They are those of one index page.
+    pub fn rename_consolidated(&mut self, key: PageId) {
+        self.consolidated.iter_mut().for_each(|of| of.key = key);
+    }
+
     /// Appends the delta pages that consolidations have written, and adds their changes.
-    fn end_consolidations(&mut self) -> Result<()> {
+    pub fn end_consolidations(&mut self) -> Result<()> {
         let ids = self.delta.finish()?;
         let changes = self.consolidated.drain(..).map(|of| of.change(&ids));
         self.tx.changes.extend(changes);
@@ -734,7 +558,7 @@ impl<'a> Compaction<'a> {
 
 /// Returns how many of the oldest delta pages a partial consolidation keeps. Each of them is larger
 /// than the sum of the younger ones, so it would be written again for few bytes.
-fn old_to_keep(deltas: &[Delta]) -> usize {
+pub(crate) fn old_to_keep(deltas: &[Delta]) -> usize {
     let len = |i: usize| u64::from(deltas[i].id.len);
     let mut kept = deltas.len().saturating_sub(2);
     let mut younger: u64 = (kept..deltas.len()).map(len).sum();

@@ -34,6 +34,7 @@ mod cold_leaves;
 mod collection;
 mod compaction;
 mod cursor;
+mod due_pages;
 mod entries;
 mod erasure;
 mod explain;
@@ -45,6 +46,7 @@ mod leaf_merges;
 mod leaf_pages;
 #[cfg(feature = "schedules")]
 mod lock_order;
+mod maintenance_lock;
 mod mapping;
 mod mapping_limit;
 mod options;

@@ -7,13 +7,15 @@ use basalt_env::sync::lock_log::CrateLocks;
 /// | lock | what it serialises | held over |
 /// |---|---|---|
 /// | `CheckpointLock::running` | user checkpoints that must run alone | a user checkpoint |
-/// | `Storage::maintenance` | changes of base pages | I/O of a transaction or a walk of the index |
+/// | `MaintenanceLock::running` | changes of base pages that run alone | I/O of a transaction |
+/// | `MaintenanceLock::structure` | changes of index pages | I/O of a few pages and a commit |
 /// | `Storage::erasing` | erasures of extents, and releases of garbage pages | calls of a stream |
 /// | `Storage::commit` | commits of system transactions, system checkpoints | one record's sync |
 pub const LOCK_ORDER: CrateLocks = CrateLocks {
     order: &[
         "CheckpointLock::running",
-        "Storage::maintenance",
+        "MaintenanceLock::running",
+        "MaintenanceLock::structure",
         "Storage::erasing",
         "Storage::commit",
     ],
@@ -24,6 +26,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "MappingTable::shard",
         "ColdLeaves::budget",
         "PaidLeaves::waiting",
+        "MaintenanceLock::claimed",
         "Storage::releases",
     ],
 };

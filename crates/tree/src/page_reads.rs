@@ -305,6 +305,14 @@ impl Storage {
             .head(of)
             .expect("a part that was read is there, or its error")
     }
+
+    /// Returns the first key of a page that is not empty, past the cache. Reads its head and its
+    /// first block: a delta page of an index page has megabytes.
+    pub fn first_key_uncached(&self, of: PageRef) -> Result<Vec<u8>> {
+        let head = self.head_uncached(of)?;
+        let mut parts = PartReads::new(self, false);
+        Ok(parts.read_block(of, &head, 0)?.key(0))
+    }
 }
 
 impl Span {
@@ -322,11 +330,14 @@ impl Storage {
     ///
     /// Errors: those of [`Storage::page_uncached`], of the first page that cannot be read.
     pub fn read_pages(&self, refs: &[PageRef]) -> Result<Vec<Page>> {
+        if let [(kind, id)] = refs {
+            return Ok(vec![self.page_uncached(*kind, *id)?]);
+        }
         let found = self.begin_page_reads(refs.to_vec()).take(self);
         let pages = found.into_iter().zip(refs);
         let pages = pages.map(|(page, (kind, id))| match page {
             Some(page) => Ok(page),
-            // The only one, or one that cannot be read: the error names it.
+            // It cannot be read: the error names it.
             None => self.page_uncached(*kind, *id),
         });
         pages.collect()
@@ -334,16 +345,10 @@ impl Storage {
 
     /// Begins to read whole pages, as [`Storage::read_pages`] does, and does not wait for them.
     pub fn begin_page_reads(&self, refs: Vec<PageRef>) -> PageReads {
-        let runs = match refs.len() {
-            0 | 1 => Vec::new(),
-            _ => {
-                let spans: Vec<Span> = refs.iter().copied().map(page_span).collect();
-                runs_of(&spans)
-            }
-        };
+        let spans: Vec<Span> = refs.iter().copied().map(page_span).collect();
         PageReads {
             refs,
-            runs: self.begin_runs(runs),
+            runs: self.begin_runs(runs_of(&spans)),
         }
     }
 
@@ -424,8 +429,8 @@ impl PageReads {
         pages.filter_map(|(id, page)| Some((id, page?))).collect()
     }
 
-    /// Waits for the pages, and returns them in their order. `None` stands for a single page, which
-    /// was not read, and for one that cannot be read.
+    /// Waits for the pages, and returns them in their order. `None` stands for one that cannot be
+    /// read.
     fn take(self, storage: &Storage) -> Vec<Option<Page>> {
         let refs = self.refs;
         let mut found: Vec<Option<Page>> = vec![None; refs.len()];

@@ -356,6 +356,15 @@ impl PageTree {
         written.and(checkpointed)
     }
 
+    /// Compacts what is due in a second thread, beside [`PageTree::maintain`] in another one, until
+    /// nothing is due or `goes_on` returns false. Compactions of different index pages run side by
+    /// side; a small tree has one index page, or none.
+    ///
+    /// Errors: those of the filesystem, and `Corruption`; what was compacted stays so.
+    pub fn help_to_compact(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
+        self.storage.compact_from_end(goes_on).map(|_| ())
+    }
+
     /// Erases extents that no snapshot needs. [`PageTree::maintain`] does it, too.
     pub fn release_space(&self) -> Result<()> {
         self.storage.erase_dead().map(|_| ())

@@ -3,6 +3,7 @@
 use crate::checkpoint_lock::{CheckpointGuard, CheckpointLock};
 use crate::cold_leaves::ColdLeaves;
 use crate::entries::{DroppedEntry, EntryDecision, is_delete};
+use crate::maintenance_lock::{MaintenanceGuard, MaintenanceLock};
 use crate::mapping::{Change, Effects, MappingTable, Pages, State, SysTime};
 use crate::options::TreeOptions;
 use crate::page::{Page, PageKind};
@@ -53,7 +54,8 @@ pub(crate) struct Prepared<'a> {
     /// commit.
     pub damage: Option<Error>,
     pub _writers: Vec<PageWriter<'a>>,
-    pub _maintenance: Option<MutexGuard<'a, ()>>,
+    pub _structure: Option<MutexGuard<'a, ()>>,
+    pub _maintenance: Option<MaintenanceGuard<'a>>,
     pub _checkpoint: Option<CheckpointGuard<'a>>,
 }
 
@@ -134,8 +136,8 @@ pub(crate) struct Storage {
     pub mapping: MappingTable,
     /// What the ledger knows of the table's memory.
     pub mapping_memory: Mutex<Reservation>,
-    /// Held by the one transaction that changes base pages: a compaction or a collection.
-    pub maintenance: Mutex<()>,
+    /// Held by transactions that change base pages.
+    pub maintenance: MaintenanceLock,
     /// Held by user checkpoints.
     pub checkpoints: CheckpointLock,
     /// Held by the one thread that erases extents.
@@ -198,7 +200,7 @@ impl Storage {
             checkpoint: parts.checkpoint,
             mapping: MappingTable::new(),
             mapping_memory: named("Storage::mapping_memory", Mutex::new(mapping_memory)),
-            maintenance: named("Storage::maintenance", Mutex::new(())),
+            maintenance: MaintenanceLock::default(),
             checkpoints: CheckpointLock::default(),
             erasing: named("Storage::erasing", Mutex::new(())),
             commit: named("Storage::commit", Mutex::new(commit)),
@@ -388,7 +390,7 @@ impl Storage {
             return Ok(());
         }
         // Pages of a compaction that runs would be lost.
-        let _maintenance = self.maintenance.lock();
+        let _maintenance = self.maintenance.alone();
         self.base.restart()?;
         self.delta.restart()
     }

@@ -678,6 +678,11 @@ fn threads_write_read_and_maintain_one_tree() {
                 tree.maintain().unwrap();
             }
         });
+        scope.spawn(|| {
+            while writing.load(SeqCst) > 0 {
+                tree.help_to_compact(&|| true).unwrap();
+            }
+        });
         for reader in 0..2u8 {
             let (tree, writing) = (&tree, &writing);
             scope.spawn(move || {

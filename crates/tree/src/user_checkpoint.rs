@@ -5,6 +5,7 @@
 use crate::checkpoint_lock::CheckpointGuard;
 use crate::compaction::Compaction;
 use crate::entries::SortedEntries;
+use crate::maintenance_lock::MaintenanceGuard;
 use crate::mapping::Change;
 use crate::page::PageKind;
 use crate::page_format::{LARGEST_ENTRY_HEAD, PageBuilder};
@@ -13,7 +14,6 @@ use crate::path::Path;
 use crate::storage::{PageWriteCause, PageWriter, Prepared, Storage, View};
 use crate::system_log::SystemTx;
 use crate::usage::StreamKind;
-use basalt_env::sync::MutexGuard;
 use basalt_fs::Result;
 use std::sync::Arc;
 
@@ -229,7 +229,7 @@ impl Storage {
             drop(guard);
             guard = self.checkpoints.enter_alone();
         }
-        let maintenance = self.maintenance.try_lock();
+        let maintenance = self.maintenance.try_alone();
         let view = self.view();
         // Maintenance may have emptied the tree since the look above.
         if let Some(maintenance) = maintenance
@@ -263,6 +263,7 @@ impl Storage {
             view,
             damage: None,
             _writers: vec![writer],
+            _structure: None,
             _maintenance: None,
             _checkpoint: Some(guard),
         })
@@ -293,7 +294,7 @@ impl Storage {
         changes: &mut dyn SortedEntries,
         note: Option<Vec<u8>>,
         view: Arc<View>,
-        maintenance: MutexGuard<'a, ()>,
+        maintenance: MaintenanceGuard<'a>,
     ) -> Result<Prepared<'a>> {
         let mut builder = PageBuilder::new(PageKind::Leaf, 0);
         builder.as_of = self.checkpoint_number(&view);
@@ -333,6 +334,7 @@ impl Storage {
             view: compaction.view,
             damage: None,
             _writers: vec![compaction.base, compaction.delta],
+            _structure: None,
             _maintenance: Some(maintenance),
             _checkpoint: None,
         })

@@ -270,6 +270,18 @@ impl<T: ?Sized> RwLock<T> {
         lock_log::note_taken(noted, Taken::Locked);
         RwLockWriteGuard { noted, held }
     }
+    /// Takes the lock if no other thread holds it.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        note_panic();
+        let held = match self.lock.try_write() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let noted = self.noted();
+        lock_log::note_taken(noted, Taken::Tried);
+        Some(RwLockWriteGuard { noted, held })
+    }
     /// Returns the protected value, for the only owner of the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut().unwrap_or_else(PoisonError::into_inner)

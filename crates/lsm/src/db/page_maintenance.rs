@@ -6,6 +6,7 @@ use super::health::RETRY_PAUSE;
 use super::pages::FamilyPages;
 use crate::listener::{BackgroundErrorReason, Event};
 use basalt_env::JobPriority;
+use basalt_fs::Error;
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -29,7 +30,36 @@ impl Engine {
                 let job = move || engine.maintain_pages(id, &pages, is_due, for_readers);
                 self.ctx.jobs.spawn(JobPriority::Compaction, job);
             }
+            // One of them is the job that maintains the tree.
+            while view.pages.begin_help(self.ctx.max_compactions() - 1) {
+                let (engine, pages) = (self.clone(), view.pages.clone());
+                let job = move || engine.help_to_maintain(&pages);
+                self.ctx.jobs.spawn(JobPriority::Compaction, job);
+            }
         }
+    }
+
+    /// Compacts a tree beside the job that maintains it.
+    pub fn help_to_maintain(self: &Arc<Self>, pages: &Arc<FamilyPages>) {
+        let goes_on = || !self.ctx.is_closing() && !pages.is_dropped();
+        let helped = pages.tree().help_to_compact(&goes_on);
+        pages.end_help();
+        if let Err(e) = helped
+            && !pages.is_dropped()
+        {
+            self.note_failed_maintenance(e);
+        }
+        self.ctx.env.jobs().notify();
+    }
+
+    fn note_failed_maintenance(&self, e: Error) {
+        let e = e.context("maintaining the pages of a family");
+        self.health.compaction_failed(e.clone(), false);
+        self.ctx.notify(|| Event::BackgroundError {
+            during: BackgroundErrorReason::Compaction,
+            error: e.clone(),
+        });
+        self.background.retry_later();
     }
 
     /// Maintains a tree: does what is due after writes, if `is_due`, and merges leaves for readers,
@@ -86,13 +116,7 @@ impl Engine {
         let is_marked = pages.dropped_references().is_empty() || pages.is_dropped();
         pages.end_maintenance(result.is_err(), is_shown && is_marked);
         if let Err(e) = result {
-            let e = e.context("maintaining the pages of a family");
-            self.health.compaction_failed(e.clone(), false);
-            self.ctx.notify(|| Event::BackgroundError {
-                during: BackgroundErrorReason::Compaction,
-                error: e.clone(),
-            });
-            self.background.retry_later();
+            self.note_failed_maintenance(e);
         }
         match is_shown && is_marked {
             true => self.background.schedule(),

@@ -12,7 +12,9 @@ use crate::options::{CompactionFilter, FamilyOptions, FilterContext, FilterDecis
 use crate::version::TableStore;
 use crate::version::catalog::Catalog;
 use basalt_blob::{Name, ReadMode, Reference};
-use basalt_env::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use basalt_env::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
+};
 use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, JobPriority};
 use basalt_fs::{Bytes, Error, ErrorKind, Reach, Result};
@@ -33,6 +35,10 @@ pub(crate) const PAGES_DIR: &str = "pages";
 /// as many as it has of base pages, before writers are slowed.
 const LEAST_DELTA_BYTES: u64 = 256 << 20;
 
+/// The debt, in thousandths, for each further job that compacts a tree. Writers are slowed at 1000.
+/// As long as one job keeps up, leaves wait until their merge is worth more.
+const DEBT_PER_HELPER: u64 = 500;
+
 /// Reads between two requests for merges that have not begun.
 const READS_BETWEEN_ASKS: u64 = 256;
 
@@ -52,6 +58,8 @@ pub(crate) struct FamilyPages {
     is_in_doubt: AtomicBool,
     /// True while a job maintains the tree.
     maintaining: AtomicBool,
+    /// Jobs that compact beside the one that maintains the tree.
+    helpers: AtomicUsize,
     /// Reads that found merges owed to readers, since maintenance last ended.
     owed_reads: AtomicU64,
     /// True if the tree was written since it was last maintained.
@@ -278,6 +286,7 @@ impl FamilyPages {
             dir,
             tree,
             maintaining: AtomicBool::new(false),
+            helpers: AtomicUsize::new(0),
             owed_reads: AtomicU64::new(0),
             was_written: AtomicBool::new(true),
             has_failed: AtomicBool::new(false),
@@ -384,6 +393,12 @@ impl FamilyPages {
         self.debt_permille.store((debt * 1000.0) as u64, SeqCst);
     }
 
+    /// Sets the debt, in thousandths, until it is computed again.
+    #[cfg(test)]
+    pub fn set_debt(&self, permille: u64) {
+        self.debt_permille.store(permille, SeqCst);
+    }
+
     /// Asks the store for merges of leaves if readers have paid for them. The first read asks, and
     /// then each [`READS_BETWEEN_ASKS`]th: the store may not begin the merges now.
     pub fn note_reads(&self) {
@@ -425,6 +440,19 @@ impl FamilyPages {
         true
     }
 
+    /// Begins to help the job that maintains the tree. Returns false if none does, or if as many
+    /// jobs help as the debt wants, which is at most `most`.
+    pub fn begin_help(&self, most: usize) -> bool {
+        let wanted = (self.debt_permille.load(SeqCst) / DEBT_PER_HELPER) as usize;
+        let more = |helpers: usize| (helpers < wanted.min(most)).then_some(helpers + 1);
+        self.maintaining.load(SeqCst) && self.helpers.fetch_update(SeqCst, SeqCst, more).is_ok()
+    }
+
+    /// Ends the help of a job.
+    pub fn end_help(&self) {
+        self.helpers.fetch_sub(1, SeqCst);
+    }
+
     /// Ends maintenance. If it is not done, it is tried again.
     pub fn end_maintenance(&self, has_failed: bool, is_done: bool) {
         if has_failed || !is_done {
@@ -442,12 +470,12 @@ impl FamilyPages {
 
     /// Returns true while maintenance runs.
     pub fn is_maintained(&self) -> bool {
-        self.maintaining.load(SeqCst)
+        self.maintaining.load(SeqCst) || self.helpers.load(SeqCst) > 0
     }
 
     /// Returns true while maintenance runs or is due.
     pub fn is_busy(&self) -> bool {
-        self.maintaining.load(SeqCst) || self.was_written.load(SeqCst)
+        self.is_maintained() || self.was_written.load(SeqCst)
     }
 
     /// Notes that the family is dropped, durably.

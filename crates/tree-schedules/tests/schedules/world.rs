@@ -247,7 +247,7 @@ impl World {
     /// Does one of the things that background jobs do.
     pub fn maintain(&self) {
         let low = all_keys().swap_remove(below(30) as usize);
-        let done = match below(8) {
+        let done = match below(9) {
             0..=2 => self.tree.maintain(),
             3 => {
                 let left = AtomicU64::new(below(6));
@@ -259,6 +259,7 @@ impl World {
             4 => self.tree.merge_for_readers(&|| true),
             5 => self.tree.compact_range(&low, None, &|| true),
             6 => self.tree.release_space(),
+            7 => self.tree.help_to_compact(&|| true),
             _ => self.tree.reclaim(),
         };
         done.expect("maintains");

@@ -19,12 +19,19 @@ fn filled(keys: usize, least: usize) -> (PageTree, Content) {
 }
 
 fn filled_with(keys: usize, least: usize, block_bytes: usize) -> (PageTree, Content) {
-    let env = Env::for_tests(disk(1), 1);
     let options = TreeOptions {
         block_bytes,
+        ..options()
+    };
+    filled_as(options, keys, least)
+}
+
+fn filled_as(options: TreeOptions, keys: usize, least: usize) -> (PageTree, Content) {
+    let env = Env::for_tests(disk(1), 1);
+    let options = TreeOptions {
         max_deltas: 3,
         overwrite_ratio: 0.5,
-        ..options()
+        ..options
     };
     let tree = PageTree::open(&env, DIR, &options.leaf_delta_bytes(Some(least))).unwrap();
     let content: Content = (0..keys).map(|n| (key(n), vec![b'a'; 20])).collect();
@@ -285,4 +292,28 @@ fn threads_with_few_changes_write_one_after_the_other() {
     });
     tree.verify().unwrap();
     tree.close().unwrap();
+}
+
+/// Leaves that take the changes of their index page are read together. The delta pages of the index
+/// page counted as bytes of each leaf, so that the device read one leaf at a time.
+#[test]
+fn leaves_that_take_changes_of_their_index_page_are_read_together() {
+    const KEYS: usize = 9000;
+    let options = TreeOptions {
+        page_bytes: 1000,
+        extent_bytes: 64 << 10,
+        ..options()
+    };
+    let (tree, mut content) = filled_as(options, KEYS, 1 << 20);
+    for round in 0..5 {
+        change(&tree, &mut content, round, 3, b'b' + round as u8);
+    }
+    let leaves = tree.count_leaves(&tree.snapshot()).unwrap();
+    assert!(tree.stats().index_pages_with_deltas > 0 && leaves > 100);
+    let reads = || tree.storage.env.fs().stats().reads;
+    let before = reads();
+    tree.compact_range(b"", None, &|| true).unwrap();
+    let reads = reads() - before;
+    assert!(reads < leaves, "{reads} reads for {leaves} leaves");
+    check(&tree, &content, KEYS);
 }

@@ -324,6 +324,55 @@ fn maintenance_within_a_flush_shows_nothing_of_it() {
     db.close().unwrap();
 }
 
+/// Further jobs compact a tree that is far behind: one at half of the debt at which writers are
+/// slowed, and two there.
+#[test]
+fn jobs_help_a_tree_that_is_behind() {
+    let disk = disk();
+    let (env, _clock) = env_on(&disk);
+    let db = Db::open(&env, "db", options()).unwrap();
+    let key = |n: usize| format!("key{n:05}");
+    for round in 0..3 {
+        (0..1000).for_each(|n| put(&db, &key(n), &format!("value {round}")));
+        db.flush().unwrap();
+    }
+    let engine = db.engine();
+    let pages = engine.tree.view().pages[&0].pages.clone();
+    while env.jobs().step() {}
+    assert!(!pages.begin_help(3), "no job maintains the tree");
+    pages.note_written();
+    assert!(pages.begin_maintenance());
+    for (debt, wanted) in [(499, 0), (500, 1), (999, 1), (1000, 2), (9000, 3)] {
+        pages.set_debt(debt);
+        let begun = (0..5).filter(|_| pages.begin_help(3)).count();
+        assert_eq!(begun, wanted, "at a debt of {debt}");
+        (0..begun).for_each(|_| pages.end_help());
+    }
+    assert!(pages.begin_help(3));
+    pages.end_maintenance(false, true);
+    assert!(pages.is_maintained(), "a job still helps");
+    pages.end_help();
+    assert!(!pages.is_maintained());
+
+    // The pool of this test has one thread, so the store begins no such job itself.
+    pages.note_written();
+    assert!(pages.begin_maintenance());
+    for round in 3..6 {
+        (0..1000).for_each(|n| put(&db, &key(n), &format!("value {round}")));
+        db.flush().unwrap();
+    }
+    assert!(pages.tree().stats().due_leaves > 0);
+    pages.set_debt(1000);
+    assert!(pages.begin_help(1));
+    engine.help_to_maintain(&pages);
+    assert_eq!(pages.tree().stats().due_leaves, 0);
+    pages.end_maintenance(false, false);
+    assert!(!pages.is_maintained());
+    (0..1000).for_each(|n| assert_eq!(get(&db, &key(n)).as_deref(), Some("value 5")));
+    drop(pages);
+    db.close().unwrap();
+}
+
 /// Leaves with few delta pages stayed as they were, so each read of them visited all of their pages
 /// for ever.
 #[test]
