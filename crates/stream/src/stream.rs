@@ -39,14 +39,6 @@ pub const LOCK_ORDER: basalt_env::sync::lock_log::CrateLocks =
     };
 
 /// Locks, in this order: `names`, `appends`, `manifested`; then `extents`, a leaf.
-/// An append of at least this many write units of the device is filled with zeros up to a multiple
-/// of the unit. For a smaller one, and in small extents, the zeros would be much beside the bytes.
-const FILLED_UNITS: usize = 4;
-/// Least bytes of extents in which appends are filled.
-const FILLED_EXTENT: u64 = 1 << 20;
-/// Most bytes of the write unit of a device.
-const MOST_UNIT: usize = 4096;
-
 pub(crate) struct Inner {
     pub env: Env,
     pub dir: PathBuf,
@@ -200,10 +192,6 @@ impl Stream {
     /// gets the address, and completes the bytes before they are written. It must be quick: other
     /// appends wait for it.
     ///
-    /// In extents of at least 1 MiB, zeros follow an append of at least 4 write units
-    /// ([`basalt_fs::FsInfo::write_unit`]) up to the next multiple of the unit. So the next append
-    /// can go to the device directly.
-    ///
     /// Promises and errors are those of [`Stream::append`].
     pub fn append_bound(
         &self,
@@ -211,25 +199,13 @@ impl Stream {
         intent: Intent,
         bind: impl FnOnce(ExtentAddress, &mut [u8]),
     ) -> Result<ExtentAddress> {
-        let unit = self.inner.env.fs().info().write_unit;
-        let is_large = self.inner.options.extent_bytes >= FILLED_EXTENT;
-        let is_filled = is_large && bytes.len() >= FILLED_UNITS * unit;
-        let most = bytes.len() + if is_filled { unit - 1 } else { 0 };
-        self.append_with(most as u64, |extent, env| {
+        self.append_with(bytes.len() as u64, |extent, env| {
             let at = ExtentAddress {
                 extent: extent.id,
                 offset: extent.file(env)?.len(),
             };
             bind(at, bytes);
-            let end = at.offset as usize + bytes.len();
-            let fill = if is_filled {
-                end.next_multiple_of(unit) - end
-            } else {
-                0
-            };
-            let zeros = &[0; MOST_UNIT][..fill];
-            let bufs = [IoSlice::new(bytes), IoSlice::new(zeros)];
-            let offset = extent.append(env, &bufs, intent)?;
+            let offset = extent.append(env, &[IoSlice::new(bytes)], intent)?;
             debug_assert_eq!(offset, at.offset, "appends are serialised by the lock");
             Ok(offset)
         })

@@ -59,34 +59,6 @@ fn an_intact_tree_is_salvaged_whole() {
     }
 }
 
-/// The zeros behind large appends are no lost pages.
-#[test]
-fn zeros_between_pages_of_large_extents_are_no_loss() {
-    let fs = disk(2);
-    let large = TreeOptions {
-        extent_bytes: 1 << 20,
-        page_bytes: 3000,
-        ..options()
-    };
-    let tree = PageTree::open(&Env::for_tests(fs.clone(), 2), DIR, &large).unwrap();
-    let mut model = Content::new();
-    for round in 0..20u8 {
-        let keys = (usize::from(round)..2000).step_by(3);
-        let written = keys.map(|n| (format!("k{n:05}").into_bytes(), vec![round; 60]));
-        let written: Content = written.collect();
-        let changes = written.iter().map(|(k, v)| (&k[..], Some(&v[..])));
-        tree.write(changes).unwrap();
-        model.extend(written);
-        tree.maintain().unwrap();
-    }
-    tree.verify().unwrap();
-    tree.close().unwrap();
-    remove_logs(&fs);
-    let (saved, lost) = salvaged(&fs);
-    assert_eq!(lost.len(), 1, "the tables alone: {lost:?}");
-    assert!(saved == model);
-}
-
 /// Of each key that has a value, the newest one must be found. Deleted keys may show again.
 #[test]
 fn without_logs_the_newest_values_are_found() {
