@@ -184,7 +184,7 @@ impl Storage {
 
     /// Writes the live pages of an extent again. Returns false if its ranges are not known.
     fn relocate_extent(&self, extent: ExtentId) -> Result<bool> {
-        let _maintenance = self.maintenance.alone();
+        let _maintenance = self.maintenance.exclusive();
         let ranges = match self.usage.lock().get(extent) {
             Some(usage) => usage.ranges.clone(),
             None => return Ok(true),
@@ -327,7 +327,7 @@ impl Storage {
         leaves: &[PageId],
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Option<Error>> {
-        let maintenance = self.maintenance.alone();
+        let maintenance = self.maintenance.exclusive();
         let view = self.view();
         let mut merges = LeafMerges::new(self, view.clone(), PageWriteCause::Compaction);
         for key in leaves {
@@ -392,7 +392,7 @@ impl Storage {
             if !goes_on() {
                 break;
             }
-            let maintenance = self.maintenance.alone();
+            let maintenance = self.maintenance.exclusive();
             let view = self.view();
             let mut merges = LeafMerges::new(self, view.clone(), PageWriteCause::Collection);
             for key in some {

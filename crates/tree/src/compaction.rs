@@ -138,7 +138,8 @@ impl Storage {
     }
 }
 
-/// A compaction that is being prepared. The caller holds the lock of maintenance.
+/// A compaction that is being prepared. The caller holds the lock of maintenance, exclusively or
+/// with a claim of the index page.
 pub(crate) struct Compaction<'a> {
     storage: &'a Storage,
     pub base: PageWriter<'a>,

@@ -1,5 +1,5 @@
-//! Which pages compactions are about, and how compactions of different index pages run beside each
-//! other (ArkDB, sections 4.1.3 and 4.1.4).
+//! Compactions of the leaves and index pages that are due. Those of different index pages run
+//! concurrently (ArkDB, sections 4.1.3 and 4.1.4).
 
 use crate::compaction::{Compaction, Rewrites, old_to_keep};
 use crate::erasure::ErasuresBetween;
@@ -12,22 +12,24 @@ use crate::storage::{Prepared, Storage, View};
 use crate::usage::StreamKind;
 use basalt_env::sync::MutexGuard;
 use basalt_fs::{ErrorKind, Result};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A leaf or an index page that is due.
-struct Due {
+struct DuePage {
     /// The key of its pages.
     key: PageId,
     pages: Pages,
-    /// A key that it has.
-    inside: Vec<u8>,
-    /// The way to the leaf with that key.
+    /// A key in the range of the page.
+    probe_key: Vec<u8>,
+    /// The path to the leaf that has the key.
     path: Path,
     view: Arc<View>,
 }
 
-/// The way to an index page in the newest view. Other compactions change no index page meanwhile.
-struct PathNow<'a> {
+/// The path to an index page in the newest view. No other compaction changes an index page as long
+/// as this lives.
+struct CurrentPath<'a> {
     path: Path,
     view: Arc<View>,
     structure: MutexGuard<'a, ()>,
@@ -51,8 +53,8 @@ impl Storage {
         })
     }
 
-    /// Does the same as [`Storage::compact`] beside it in another thread, from the other end, so
-    /// that both seldom want the same index page. Erases nothing.
+    /// Compacts what is due as [`Storage::compact`] does, for a second thread. It begins with the
+    /// last page, because the first thread begins with the first one. It erases no extents.
     pub fn compact_from_end(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let due = self.mapping.due(self.options.max_deltas);
         self.compact_each(due.into_iter().rev(), &mut || goes_on())
@@ -64,12 +66,17 @@ impl Storage {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<usize> {
         let (mut done, mut failed) = (0, None);
+        let mut claimed = BTreeSet::new();
         for key in due {
             if !goes_on() {
                 break;
             }
+            if claimed.contains(&key) {
+                continue;
+            }
+            let prepared = self.prepare_shared(key, &mut claimed);
             // Damage of one page must not stop the compaction of the others.
-            match self.compact_around(key) {
+            match prepared.and_then(|prepared| self.commit_compaction(prepared)) {
                 Ok(is_done) => done += usize::from(is_done),
                 Err(e) if e.kind() == ErrorKind::Corruption => {
                     failed = failed.or(Some(e));
@@ -87,7 +94,7 @@ impl Storage {
     ///
     /// Errors: those of reading, but for damage, and of [`Storage::commit`].
     fn consolidate_behind_damage(&self, key: PageId) -> Result<bool> {
-        let _maintenance = self.maintenance.alone();
+        let _maintenance = self.maintenance.exclusive();
         let view = self.view();
         let State::Live(pages) = self.mapping.get(key, view.time) else {
             return Ok(false);
@@ -116,19 +123,14 @@ impl Storage {
         Ok(true)
     }
 
-    /// Compacts a leaf, and its siblings that are due. Returns false if it is not due any more, or
-    /// if another compaction works on its siblings.
-    pub fn compact_around(&self, leaf: PageId) -> Result<bool> {
-        self.compact_or_rewrite(leaf, false)
-    }
-
     /// Writes a leaf again, with all of its delta pages, and compacts its siblings that are due.
+    /// Returns false if the leaf is gone, or has no delta pages.
     pub fn rewrite_around(&self, leaf: PageId) -> Result<bool> {
-        self.compact_or_rewrite(leaf, true)
+        self.commit_compaction(self.prepare_alone(leaf, Rewrites::Leaf(leaf))?)
     }
 
-    fn compact_or_rewrite(&self, leaf: PageId, rewrites: bool) -> Result<bool> {
-        match self.prepare_compaction(leaf, rewrites)? {
+    fn commit_compaction(&self, prepared: Option<Prepared<'_>>) -> Result<bool> {
+        match prepared {
             None => Ok(false),
             Some(prepared) => {
                 self.commit_prepared(&prepared)?;
@@ -138,58 +140,67 @@ impl Storage {
     }
 
     /// Writes the pages of a compaction, without a commit. If `rewrites` is true, the compaction
-    /// writes the leaf again even if it has few delta pages, and no other one runs beside it.
-    /// Returns `None` if the leaf is not due, or if another compaction works on its siblings.
+    /// writes the leaf again even if it has few delta pages, and no other one runs. Returns `None`
+    /// if the leaf is not due, or if another compaction works on its siblings.
+    #[cfg(test)]
     pub fn prepare_compaction(&self, leaf: PageId, rewrites: bool) -> Result<Option<Prepared<'_>>> {
         match rewrites {
             true => self.prepare_alone(leaf, Rewrites::Leaf(leaf)),
-            false => self.prepare_beside(leaf),
+            false => self.prepare_shared(leaf, &mut BTreeSet::new()),
         }
     }
 
     fn prepare_alone(&self, leaf: PageId, rewrites: Rewrites) -> Result<Option<Prepared<'_>>> {
-        let guard = self.maintenance.alone();
+        let guard = self.maintenance.exclusive();
         match self.find_due(leaf, rewrites, None)? {
             Some(due) => self.prepare_due(due, rewrites, guard),
             None => Ok(None),
         }
     }
 
-    /// Prepares a compaction beside those of other index pages.
-    fn prepare_beside(&self, leaf: PageId) -> Result<Option<Prepared<'_>>> {
-        let mut inside = None;
+    /// Prepares a compaction that may run beside those of other index pages. Returns `None` if the
+    /// page is not due any more, or if another compaction has claimed the index page. Then adds to
+    /// `claimed` what that compaction works on.
+    fn prepare_shared(
+        &self,
+        leaf: PageId,
+        claimed: &mut BTreeSet<PageId>,
+    ) -> Result<Option<Prepared<'_>>> {
         loop {
-            let beside = self.maintenance.beside();
-            let Some(due) = self.find_due(leaf, Rewrites::Nothing, inside.take())? else {
+            let shared = self.maintenance.shared();
+            let Some(due) = self.find_due(leaf, Rewrites::Nothing, None)? else {
                 return Ok(None);
             };
             let Some(base) = self.base_of_parent(&due)? else {
-                drop(beside);
+                drop(shared);
                 return self.prepare_alone(leaf, Rewrites::Nothing);
             };
-            let Some(claim) = beside.claim(base) else {
+            let Some(claim) = shared.claim(base) else {
+                if let Some(parent) = due.path.steps.last() {
+                    claimed.insert(parent.key);
+                    claimed.extend((0..parent.page.count()).map(|i| parent.page.child(i)));
+                }
                 return Ok(None);
             };
             // The compaction that had claimed the index page may have replaced it meanwhile.
-            let Some(due) = self.find_due(leaf, Rewrites::Nothing, Some(due.inside))? else {
+            let Some(due) = self.find_due(leaf, Rewrites::Nothing, Some(due.probe_key))? else {
                 return Ok(None);
             };
             if self.base_of_parent(&due)? == Some(base) {
-                let guard = MaintenanceGuard::Beside(claim);
+                let guard = MaintenanceGuard::Shared(claim);
                 return self.prepare_due(due, Rewrites::Nothing, guard);
             }
-            inside = Some(due.inside);
         }
     }
 
-    /// Returns a leaf or an index page if it is due, or if `rewrites` is something. `inside` is a
-    /// key of it, if the caller knows one.
+    /// Returns a leaf or an index page if it is due, or if `rewrites` is not `Nothing`. `probe_key`
+    /// is a key in its range, if the caller knows one.
     fn find_due(
         &self,
         key: PageId,
         rewrites: Rewrites,
-        inside: Option<Vec<u8>>,
-    ) -> Result<Option<Due>> {
+        probe_key: Option<Vec<u8>>,
+    ) -> Result<Option<DuePage>> {
         let view = self.view();
         let State::Live(pages) = self.mapping.get(key, view.time) else {
             return Ok(None);
@@ -198,23 +209,23 @@ impl Storage {
         let Some(newest) = pages.deltas.last().filter(|_| is_due) else {
             return Ok(None);
         };
-        let inside = match (inside, &newest.part) {
-            (Some(inside), _) => inside,
+        let probe_key = match (probe_key, &newest.part) {
+            (Some(known), _) => known,
             (None, Some(part)) => part.low.to_vec(),
-            (None, None) => self.first_key_uncached((StreamKind::Delta, newest.id))?,
+            (None, None) => self.first_key((StreamKind::Delta, newest.id))?,
         };
-        Ok(Some(Due {
-            path: self.path(&view, &inside)?,
+        Ok(Some(DuePage {
+            path: self.path(&view, &probe_key)?,
             key,
             pages,
-            inside,
+            probe_key,
             view,
         }))
     }
 
     /// Returns the base page of the index page that names a leaf, or of the index page that is due;
     /// `None` if the leaf is the root.
-    fn base_of_parent(&self, due: &Due) -> Result<Option<PageId>> {
+    fn base_of_parent(&self, due: &DuePage) -> Result<Option<PageId>> {
         let parent = due.path.steps.last();
         let pages = parent.map(|parent| self.pages_of(&due.view, parent.key));
         Ok(pages.transpose()?.map(|pages| pages.base))
@@ -222,7 +233,7 @@ impl Storage {
 
     fn prepare_due<'a>(
         &'a self,
-        due: Due,
+        due: DuePage,
         rewrites: Rewrites,
         guard: MaintenanceGuard<'a>,
     ) -> Result<Option<Prepared<'a>>> {
@@ -234,15 +245,15 @@ impl Storage {
             let what = format!("leaf {key} is not where its keys are: {leaf} is");
             return Err(self.inconsistent(what));
         }
-        self.prepare_at(&due.path, &due.inside, rewrites, due.view, guard)
+        self.prepare_at(&due.path, &due.probe_key, rewrites, due.view, guard)
     }
 
-    /// Prepares a compaction of the leaves of the index page on a path. `inside` is a key of the
-    /// path's leaf.
+    /// Prepares a compaction of the leaves of the index page on a path. `probe_key` is in the range
+    /// of the path's leaf.
     fn prepare_at<'a>(
         &'a self,
         path: &Path,
-        inside: &[u8],
+        probe_key: &[u8],
         rewrites: Rewrites,
         view: Arc<View>,
         guard: MaintenanceGuard<'a>,
@@ -254,7 +265,7 @@ impl Storage {
             None => compaction.root_leaf(path.leaf)?,
             Some(parent) => {
                 let leaves = compaction.leaves(parent)?;
-                let now = self.path_now(&guard, inside)?;
+                let now = self.current_path(&guard, probe_key)?;
                 match now {
                     None => compaction.index_page(path, leaves)?,
                     Some(now) => {
@@ -280,20 +291,24 @@ impl Storage {
         }))
     }
 
-    /// Returns the way to the index page that a compaction has claimed, as other compactions have
+    /// Returns the path to the index page that a compaction has claimed, as other compactions have
     /// left it, and keeps them from changing it before the commit. Returns `None` for a compaction
-    /// that runs alone.
-    fn path_now<'a>(
+    /// that holds the lock exclusively.
+    fn current_path<'a>(
         &'a self,
         guard: &MaintenanceGuard<'a>,
-        inside: &[u8],
-    ) -> Result<Option<PathNow<'a>>> {
-        let MaintenanceGuard::Beside(claim) = guard else {
+        probe_key: &[u8],
+    ) -> Result<Option<CurrentPath<'a>>> {
+        let MaintenanceGuard::Shared(claim) = guard else {
             return Ok(None);
         };
+        if claim.has_others() {
+            // The leaves are most of what the commit syncs. Others must not wait for that.
+            self.base.sync()?;
+        }
         let structure = claim.lock_structure();
         let view = self.view();
-        let path = self.path(&view, inside)?;
+        let path = self.path(&view, probe_key)?;
         let parent = path.steps.last();
         let pages = parent.map(|parent| self.pages_of(&view, parent.key));
         if pages.transpose()?.map(|pages| pages.base) != Some(claim.base()) {
@@ -302,7 +317,7 @@ impl Storage {
                 claim.base()
             )));
         }
-        Ok(Some(PathNow {
+        Ok(Some(CurrentPath {
             path,
             view,
             structure,
@@ -313,7 +328,7 @@ impl Storage {
     /// the leaves, consolidates them. Otherwise writes the changed leaves again with their changes.
     fn prepare_index<'a>(
         &'a self,
-        due: Due,
+        due: DuePage,
         rewrites: Rewrites,
         guard: MaintenanceGuard<'a>,
     ) -> Result<Option<Prepared<'a>>> {
@@ -326,12 +341,18 @@ impl Storage {
         let deltas: u64 = pages.deltas.iter().map(|d| u64::from(d.id.len)).sum();
         let is_small = (deltas as f64) < leaves.sum::<u64>() as f64 * self.options.overwrite_ratio;
         if rewrites != Rewrites::Nothing || !is_small {
-            return self.prepare_at(&due.path, &due.inside, Rewrites::Changed, due.view, guard);
+            return self.prepare_at(
+                &due.path,
+                &due.probe_key,
+                Rewrites::Changed,
+                due.view,
+                guard,
+            );
         }
         let mut compaction = Compaction::new(self, due.view);
         let kept = old_to_keep(&pages.deltas);
         compaction.consolidate(key, &pages, kept, &LoadedPages::new())?;
-        let now = self.path_now(&guard, &due.inside)?;
+        let now = self.current_path(&guard, &due.probe_key)?;
         if let Some(step) = now.as_ref().and_then(|now| now.path.steps.last()) {
             compaction.rename_consolidated(step.key);
         }
@@ -357,7 +378,7 @@ impl Storage {
     ) -> Result<()> {
         let mut low = from.to_vec();
         while goes_on() {
-            let guard = self.maintenance.alone();
+            let guard = self.maintenance.exclusive();
             let view = self.view();
             let path = self.path(&view, &low)?;
             let end = path.end_of_parent();
@@ -374,7 +395,7 @@ impl Storage {
 
     /// Writes the index page above a key again, and the leaves below it that have delta pages.
     pub fn rename_leaves(&self, key: &[u8]) -> Result<()> {
-        let guard = self.maintenance.alone();
+        let guard = self.maintenance.exclusive();
         let view = self.view();
         let path = self.path(&view, key)?;
         match self.prepare_at(&path, key, Rewrites::Names, view, guard)? {

@@ -7,7 +7,7 @@ use basalt_env::sync::lock_log::CrateLocks;
 /// | lock | what it serialises | held over |
 /// |---|---|---|
 /// | `CheckpointLock::running` | user checkpoints that must run alone | a user checkpoint |
-/// | `MaintenanceLock::running` | changes of base pages that run alone | I/O of a transaction |
+/// | `MaintenanceLock::running` | changes of base pages (compactions share it) | one transaction |
 /// | `MaintenanceLock::structure` | changes of index pages | I/O of a few pages and a commit |
 /// | `Storage::erasing` | erasures of extents, and releases of garbage pages | calls of a stream |
 /// | `Storage::commit` | commits of system transactions, system checkpoints | one record's sync |

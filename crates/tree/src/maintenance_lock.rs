@@ -5,7 +5,7 @@ use crate::page_id::PageId;
 use basalt_env::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, named};
 use std::collections::BTreeSet;
 
-/// Serialises transactions that change base pages, but for compactions of different index pages.
+/// Serialises transactions that change base pages, except compactions of different index pages.
 ///
 /// Such a compaction holds `running` shared, and claims its index page by the id of its base page:
 /// the key under which a parent names it may change, and only the compaction itself replaces the
@@ -19,19 +19,19 @@ pub(crate) struct MaintenanceLock {
 
 /// Held by a transaction that changes base pages, until its commit.
 pub(crate) enum MaintenanceGuard<'a> {
-    /// No other one runs.
-    Alone(#[expect(dead_code)] RwLockWriteGuard<'a, ()>),
-    /// Compactions of other index pages run beside it.
-    Beside(Claim<'a>),
+    /// No other transaction changes base pages.
+    Exclusive(#[expect(dead_code)] RwLockWriteGuard<'a, ()>),
+    /// Compactions of other index pages may run.
+    Shared(Claim<'a>),
 }
 
-/// Held by a transaction that shares the lock and claims no index page yet.
-pub(crate) struct Beside<'a> {
+/// Held by a compaction that shares the lock and has claimed no index page yet.
+pub(crate) struct SharedMaintenance<'a> {
     lock: &'a MaintenanceLock,
     running: RwLockReadGuard<'a, ()>,
 }
 
-/// Held by a compaction that no other one of the same index page runs beside.
+/// Held by a compaction that has claimed its index page: no other compaction works on that page.
 pub(crate) struct Claim<'a> {
     lock: &'a MaintenanceLock,
     base: PageId,
@@ -50,25 +50,25 @@ impl Default for MaintenanceLock {
 
 impl MaintenanceLock {
     /// Waits until no other transaction changes base pages.
-    pub fn alone(&self) -> MaintenanceGuard<'_> {
-        MaintenanceGuard::Alone(self.running.write())
+    pub fn exclusive(&self) -> MaintenanceGuard<'_> {
+        MaintenanceGuard::Exclusive(self.running.write())
     }
 
     /// Returns `None` if another transaction changes base pages.
-    pub fn try_alone(&self) -> Option<MaintenanceGuard<'_>> {
-        self.running.try_write().map(MaintenanceGuard::Alone)
+    pub fn try_exclusive(&self) -> Option<MaintenanceGuard<'_>> {
+        self.running.try_write().map(MaintenanceGuard::Exclusive)
     }
 
-    /// Waits until no transaction runs that must be alone.
-    pub fn beside(&self) -> Beside<'_> {
-        Beside {
+    /// Waits until no transaction holds the lock exclusively.
+    pub fn shared(&self) -> SharedMaintenance<'_> {
+        SharedMaintenance {
             running: self.running.read(),
             lock: self,
         }
     }
 }
 
-impl<'a> Beside<'a> {
+impl<'a> SharedMaintenance<'a> {
     /// Claims an index page. Returns `None` if another compaction has claimed it.
     pub fn claim(self, base: PageId) -> Option<Claim<'a>> {
         let is_free = self.lock.claimed.lock().insert(base);
@@ -84,6 +84,11 @@ impl<'a> Claim<'a> {
     /// Returns the base page of the claimed index page.
     pub fn base(&self) -> PageId {
         self.base
+    }
+
+    /// Returns true if compactions of other index pages run.
+    pub fn has_others(&self) -> bool {
+        self.lock.claimed.lock().len() > 1
     }
 
     /// Waits until no other compaction changes index pages above those it has claimed. The caller

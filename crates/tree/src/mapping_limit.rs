@@ -66,7 +66,7 @@ impl Storage {
     /// error, and the pairs without what is below it.
     fn mapped_leaves(&self) -> Result<(MappedLeaves, Option<Error>)> {
         // Without it, a rollback could take pages away that the view names.
-        let _maintenance = self.maintenance.alone();
+        let _maintenance = self.maintenance.exclusive();
         let view = self.view();
         let (mut found, mut failed) = (MappedLeaves::new(), None);
         // Index pages, with their smallest keys.

@@ -306,11 +306,14 @@ impl Storage {
             .expect("a part that was read is there, or its error")
     }
 
-    /// Returns the first key of a page that is not empty, past the cache. Reads its head and its
-    /// first block: a delta page of an index page has megabytes.
-    pub fn first_key_uncached(&self, of: PageRef) -> Result<Vec<u8>> {
-        let head = self.head_uncached(of)?;
+    /// Returns the first key of a page that is not empty. Reads its head and its first block, and
+    /// adds nothing to the cache: a delta page of an index page has megabytes.
+    pub fn first_key(&self, of: PageRef) -> Result<Vec<u8>> {
         let mut parts = PartReads::new(self, false);
+        parts.read(vec![self.want_head(of)]);
+        let head = parts
+            .head(of)
+            .expect("a part that was read is there, or its error")?;
         Ok(parts.read_block(of, &head, 0)?.key(0))
     }
 }

@@ -356,13 +356,14 @@ impl PageTree {
         written.and(checkpointed)
     }
 
-    /// Compacts what is due in a second thread, beside [`PageTree::maintain`] in another one, until
-    /// nothing is due or `goes_on` returns false. Compactions of different index pages run side by
-    /// side; a small tree has one index page, or none.
+    /// Compacts what was due when the call began, while another thread runs [`PageTree::maintain`].
+    /// Ends early if `goes_on` returns false. Returns the number of compactions. Compactions of
+    /// different index pages run concurrently; a small tree has one index page, or none. A page
+    /// that another compaction works on is left out, and may be due again afterwards.
     ///
     /// Errors: those of the filesystem, and `Corruption`; what was compacted stays so.
-    pub fn help_to_compact(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
-        self.storage.compact_from_end(goes_on).map(|_| ())
+    pub fn compact_concurrently(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
+        self.storage.compact_from_end(goes_on)
     }
 
     /// Erases extents that no snapshot needs. [`PageTree::maintain`] does it, too.

@@ -155,7 +155,7 @@ impl Storage {
     ///
     /// Errors: those of reading and writing the logs; then nothing has changed.
     pub fn roll_back(&self, keep: Keep<'_>) -> Result<()> {
-        let _maintenance = self.maintenance.alone();
+        let _maintenance = self.maintenance.exclusive();
         if !self.has_unconfirmed() {
             return Ok(());
         }

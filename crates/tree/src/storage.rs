@@ -390,7 +390,7 @@ impl Storage {
             return Ok(());
         }
         // Pages of a compaction that runs would be lost.
-        let _maintenance = self.maintenance.alone();
+        let _maintenance = self.maintenance.exclusive();
         self.base.restart()?;
         self.delta.restart()
     }

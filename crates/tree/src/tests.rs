@@ -680,7 +680,7 @@ fn threads_write_read_and_maintain_one_tree() {
         });
         scope.spawn(|| {
             while writing.load(SeqCst) > 0 {
-                tree.help_to_compact(&|| true).unwrap();
+                tree.compact_concurrently(&|| true).unwrap();
             }
         });
         for reader in 0..2u8 {

@@ -90,7 +90,7 @@ impl Storage {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<DerivedRanges> {
         // Without it, pages could move while the index pages are read.
-        let _maintenance = self.maintenance.alone();
+        let _maintenance = self.maintenance.exclusive();
         let mut live = self.pages_to_find(without);
         let mut derived = DerivedRanges::default();
         if live.by_rank.is_empty() {

@@ -229,7 +229,7 @@ impl Storage {
             drop(guard);
             guard = self.checkpoints.enter_alone();
         }
-        let maintenance = self.maintenance.try_alone();
+        let maintenance = self.maintenance.try_exclusive();
         let view = self.view();
         // Maintenance may have emptied the tree since the look above.
         if let Some(maintenance) = maintenance

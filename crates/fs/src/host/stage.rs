@@ -15,8 +15,8 @@ const STAGE_MAX: usize = 1 << 20;
 const STAGE_KEPT: usize = 16;
 pub(super) const STAGE_KEPT_MAX: usize = 64 * 1024;
 
-/// Number of staging buffers of [`STAGE_MAX`] bytes that are kept between appends: for each one
-/// that is not, the system makes 256 pages, clears them, and takes them back.
+/// Number of staging buffers of [`STAGE_MAX`] bytes that are kept between appends. For another one,
+/// the kernel maps and clears 256 pages.
 const LARGE_KEPT: usize = 2;
 
 /// The staging buffers of one filesystem that are not in use.
@@ -55,7 +55,12 @@ impl Stages {
             return self.take(total);
         }
         let kept = self.large.lock().pop();
-        kept.unwrap_or_else(|| AlignedBuf::with_capacity_direct(STAGE_MAX))
+        let mut stage = kept.unwrap_or_else(|| {
+            let room = total.min(STAGE_MAX);
+            AlignedBuf::with_capacity_direct(room)
+        });
+        stage.clear();
+        stage
     }
 
     fn give_after_append(&self, stage: AlignedBuf) {

@@ -6,7 +6,7 @@ use super::health::RETRY_PAUSE;
 use super::pages::FamilyPages;
 use crate::listener::{BackgroundErrorReason, Event};
 use basalt_env::JobPriority;
-use basalt_fs::Error;
+use basalt_fs::{Error, ErrorKind};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -30,8 +30,11 @@ impl Engine {
                 let job = move || engine.maintain_pages(id, &pages, is_due, for_readers);
                 self.ctx.jobs.spawn(JobPriority::Compaction, job);
             }
-            // One of them is the job that maintains the tree.
-            while view.pages.begin_help(self.ctx.max_compactions() - 1) {
+        }
+        // The jobs that maintain trees come first.
+        let max_helpers = self.ctx.max_compactions() - 1;
+        for view in newest.pages.values() {
+            while view.pages.begin_help(max_helpers) {
                 let (engine, pages) = (self.clone(), view.pages.clone());
                 let job = move || engine.help_to_maintain(&pages);
                 self.ctx.jobs.spawn(JobPriority::Compaction, job);
@@ -39,15 +42,28 @@ impl Engine {
         }
     }
 
-    /// Compacts a tree beside the job that maintains it.
+    /// Runs a helper: compacts a tree that is far behind, while another job maintains it.
     pub fn help_to_maintain(self: &Arc<Self>, pages: &Arc<FamilyPages>) {
-        let goes_on = || !self.ctx.is_closing() && !pages.is_dropped();
-        let helped = pages.tree().help_to_compact(&goes_on);
+        let goes_on =
+            || !self.ctx.is_closing() && !pages.is_dropped() && pages.helpers_are_wanted();
+        let helped = pages.tree().compact_concurrently(&goes_on);
+        let was_idle = matches!(helped, Ok(0));
+        if !was_idle {
+            // The next maintenance installs a view, gives back space, and compacts what became due
+            // while the helper had claimed its index page.
+            pages.note_written();
+        }
+        match helped {
+            // Maintenance finds the damage, too, and reports it once.
+            Err(e) if e.kind() != ErrorKind::Corruption && !pages.is_dropped() => {
+                pages.note_failed_helper();
+                self.note_failed_maintenance(e);
+            }
+            _ => {}
+        }
         pages.end_help();
-        if let Err(e) = helped
-            && !pages.is_dropped()
-        {
-            self.note_failed_maintenance(e);
+        if !was_idle {
+            self.background.schedule();
         }
         self.ctx.env.jobs().notify();
     }

@@ -35,9 +35,12 @@ pub(crate) const PAGES_DIR: &str = "pages";
 /// as many as it has of base pages, before writers are slowed.
 const LEAST_DELTA_BYTES: u64 = 256 << 20;
 
-/// The debt, in thousandths, for each further job that compacts a tree. Writers are slowed at 1000.
-/// As long as one job keeps up, leaves wait until their merge is worth more.
+/// The debt, in thousandths, for each helper: a further job that compacts a tree. Writers are
+/// slowed at 1000. Leaves that wait longer collect more delta pages, and are written less often.
 const DEBT_PER_HELPER: u64 = 500;
+
+/// Most helpers of a tree.
+const MOST_HELPERS: usize = 2;
 
 /// Reads between two requests for merges that have not begun.
 const READS_BETWEEN_ASKS: u64 = 256;
@@ -58,8 +61,10 @@ pub(crate) struct FamilyPages {
     is_in_doubt: AtomicBool,
     /// True while a job maintains the tree.
     maintaining: AtomicBool,
-    /// Jobs that compact beside the one that maintains the tree.
+    /// Number of jobs that compact the tree while another one maintains it.
     helpers: AtomicUsize,
+    /// True if a helper has failed since maintenance last began.
+    has_failed_helper: AtomicBool,
     /// Reads that found merges owed to readers, since maintenance last ended.
     owed_reads: AtomicU64,
     /// True if the tree was written since it was last maintained.
@@ -287,6 +292,7 @@ impl FamilyPages {
             tree,
             maintaining: AtomicBool::new(false),
             helpers: AtomicUsize::new(0),
+            has_failed_helper: AtomicBool::new(false),
             owed_reads: AtomicU64::new(0),
             was_written: AtomicBool::new(true),
             has_failed: AtomicBool::new(false),
@@ -437,18 +443,36 @@ impl FamilyPages {
             return false;
         }
         self.was_written.store(false, SeqCst);
+        if self.has_failed_helper.swap(false, SeqCst) {
+            self.has_failed.store(true, SeqCst);
+        }
         true
     }
 
-    /// Begins to help the job that maintains the tree. Returns false if none does, or if as many
-    /// jobs help as the debt wants, which is at most `most`.
-    pub fn begin_help(&self, most: usize) -> bool {
-        let wanted = (self.debt_permille.load(SeqCst) / DEBT_PER_HELPER) as usize;
-        let more = |helpers: usize| (helpers < wanted.min(most)).then_some(helpers + 1);
+    /// Begins a helper. Returns false if no job maintains the tree, or if enough helpers run for
+    /// its debt, or `max_helpers`.
+    pub fn begin_help(&self, max_helpers: usize) -> bool {
+        let wanted = self.wanted_helpers().min(max_helpers);
+        let more = |helpers: usize| (helpers < wanted).then_some(helpers + 1);
         self.maintaining.load(SeqCst) && self.helpers.fetch_update(SeqCst, SeqCst, more).is_ok()
     }
 
-    /// Ends the help of a job.
+    fn wanted_helpers(&self) -> usize {
+        let wanted = (self.debt_permille.load(SeqCst) / DEBT_PER_HELPER) as usize;
+        wanted.min(MOST_HELPERS)
+    }
+
+    /// Returns false if more helpers run than the debt wants.
+    pub fn helpers_are_wanted(&self) -> bool {
+        self.helpers.load(SeqCst) <= self.wanted_helpers()
+    }
+
+    /// Notes that a helper has failed. The next maintenance gives back what it has written.
+    pub fn note_failed_helper(&self) {
+        self.has_failed_helper.store(true, SeqCst);
+    }
+
+    /// Ends a helper.
     pub fn end_help(&self) {
         self.helpers.fetch_sub(1, SeqCst);
     }
@@ -465,7 +489,7 @@ impl FamilyPages {
 
     /// Returns true if maintenance has failed, and was not tried again since.
     pub fn has_failed(&self) -> bool {
-        self.has_failed.load(SeqCst)
+        self.has_failed.load(SeqCst) || self.has_failed_helper.load(SeqCst)
     }
 
     /// Returns true while maintenance runs.

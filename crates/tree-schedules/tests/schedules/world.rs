@@ -259,7 +259,7 @@ impl World {
             4 => self.tree.merge_for_readers(&|| true),
             5 => self.tree.compact_range(&low, None, &|| true),
             6 => self.tree.release_space(),
-            7 => self.tree.help_to_compact(&|| true),
+            7 => self.tree.compact_concurrently(&|| true).map(|_| ()),
             _ => self.tree.reclaim(),
         };
         done.expect("maintains");
