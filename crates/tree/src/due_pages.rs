@@ -171,7 +171,7 @@ impl Storage {
             let Some(due) = self.find_due(leaf, Rewrites::Nothing, None)? else {
                 return Ok(None);
             };
-            let Some(base) = self.base_of_parent(&due)? else {
+            let Some(base) = self.base_of_parent(&due.view, &due.path)? else {
                 drop(shared);
                 return self.prepare_alone(leaf, Rewrites::Nothing);
             };
@@ -186,7 +186,7 @@ impl Storage {
             let Some(due) = self.find_due(leaf, Rewrites::Nothing, Some(due.probe_key))? else {
                 return Ok(None);
             };
-            if self.base_of_parent(&due)? == Some(base) {
+            if self.base_of_parent(&due.view, &due.path)? == Some(base) {
                 let guard = MaintenanceGuard::Shared(claim);
                 return self.prepare_due(due, Rewrites::Nothing, guard);
             }
@@ -223,11 +223,11 @@ impl Storage {
         }))
     }
 
-    /// Returns the base page of the index page that names a leaf, or of the index page that is due;
-    /// `None` if the leaf is the root.
-    fn base_of_parent(&self, due: &DuePage) -> Result<Option<PageId>> {
-        let parent = due.path.steps.last();
-        let pages = parent.map(|parent| self.pages_of(&due.view, parent.key));
+    /// Returns the base page of the index page that names the leaf of a path; `None` if the leaf is
+    /// the root.
+    fn base_of_parent(&self, view: &View, path: &Path) -> Result<Option<PageId>> {
+        let parent = path.steps.last();
+        let pages = parent.map(|parent| self.pages_of(view, parent.key));
         Ok(pages.transpose()?.map(|pages| pages.base))
     }
 
@@ -309,9 +309,7 @@ impl Storage {
         let structure = claim.lock_structure();
         let view = self.view();
         let path = self.path(&view, probe_key)?;
-        let parent = path.steps.last();
-        let pages = parent.map(|parent| self.pages_of(&view, parent.key));
-        if pages.transpose()?.map(|pages| pages.base) != Some(claim.base()) {
+        if self.base_of_parent(&view, &path)? != Some(claim.base()) {
             return Err(self.inconsistent(format!(
                 "index page {} was replaced while a compaction had claimed it",
                 claim.base()

@@ -142,6 +142,13 @@ impl<'s> PartReads<'s> {
         Some(found.map(PageHead::of_cached))
     }
 
+    /// Reads the head of a page.
+    fn read_head(&mut self, of: PageRef) -> Result<PageHead> {
+        self.read(vec![self.want_head(of)]);
+        let read = self.head(of);
+        read.expect("a part that was read is there, or its error")
+    }
+
     /// Returns the stored bytes of a page that came with its head.
     pub fn whole(&self, (_, id): PageRef) -> Option<Bytes> {
         self.whole.get(&id).cloned()
@@ -299,21 +306,14 @@ impl Storage {
 
     /// Reads the head of a page past the cache.
     pub fn head_uncached(&self, of: PageRef) -> Result<PageHead> {
-        let mut parts = PartReads::new(self, false);
-        parts.read(vec![self.want_head(of)]);
-        parts
-            .head(of)
-            .expect("a part that was read is there, or its error")
+        PartReads::new(self, false).read_head(of)
     }
 
     /// Returns the first key of a page that is not empty. Reads its head and its first block, and
     /// adds nothing to the cache: a delta page of an index page has megabytes.
     pub fn first_key(&self, of: PageRef) -> Result<Vec<u8>> {
         let mut parts = PartReads::new(self, false);
-        parts.read(vec![self.want_head(of)]);
-        let head = parts
-            .head(of)
-            .expect("a part that was read is there, or its error")?;
+        let head = parts.read_head(of)?;
         Ok(parts.read_block(of, &head, 0)?.key(0))
     }
 }
