@@ -229,6 +229,12 @@ impl BlockCache {
         bytes > self.0.capacity.load(Relaxed) / SWEEPING_PART
     }
 
+    /// Returns true if a block under a key would evict no other one. The answer may be old when it
+    /// returns.
+    pub fn has_room(&self, key: CacheKey, charge: usize) -> bool {
+        self.0.read(key.hash()).1.has_room(charge as u64)
+    }
+
     /// Returns true if a block of this many bytes is a small part of the cache. A larger block
     /// would evict more blocks than it is worth, and is better not inserted.
     pub fn takes(&self, bytes: usize) -> bool {

@@ -445,6 +445,8 @@ pub struct ReadOptions {
     /// all data. If `false`, the scan is also left out of the statistics that decide read-ahead and
     /// value relocation (decision 0023).
     ///
+    /// A long scan of a family in pages puts few blocks into a cache that is full, in any case.
+    ///
     /// An iterator counts the values that it has read ahead from blob files since its last seek.
     /// When they would fill a quarter of the cache, further ones stay out of the cache in any case.
     pub fill_cache: bool,

@@ -8,6 +8,7 @@ use crate::page_id::PageId;
 use crate::page_reads::{PageRef, PartReads, Want};
 use crate::page_source::{PlaceInSource, Source, compare};
 use crate::path::{Path, Step};
+use crate::scan_ahead::{ScanAhead, StoredPages};
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
@@ -197,6 +198,33 @@ pub(crate) struct LeafCursor {
     /// What reads of delta pages pay for, if the cursor reads for a reader
     /// ([`LeafPages::merge`]).
     merge: Option<(PageId, u64)>,
+    /// True if what is read goes into the cache.
+    fill_cache: bool,
+    /// True if reads of delta pages pay for merges.
+    pays: bool,
+}
+
+/// How a leaf is opened.
+#[derive(Clone, Copy)]
+pub(crate) struct LeafReads<'a> {
+    /// Blocks of the largest page that the first read of blocks brings.
+    ahead: usize,
+    fill_cache: bool,
+    pays: bool,
+    /// Pages that were read already.
+    stored: Option<&'a StoredPages>,
+}
+
+impl LeafReads<'_> {
+    /// Returns how a scan opens its first leaf.
+    fn first(fill_cache: bool) -> Self {
+        LeafReads {
+            ahead: 1,
+            fill_cache,
+            pays: fill_cache,
+            stored: None,
+        }
+    }
 }
 
 /// Returns the pages of a leaf, the base page first, if there is one.
@@ -227,18 +255,23 @@ fn read_heads(parts: &mut PartReads<'_>, refs: &[PageRef]) -> Result<Vec<PageHea
 }
 
 impl LeafCursor {
-    /// Opens the pages of a leaf, whose blocks are read when they are needed, `ahead` blocks of the
-    /// largest page at first.
-    pub fn open(storage: &Storage, leaf: &LeafPages, ahead: usize) -> Result<LeafCursor> {
+    /// Opens the pages of a leaf, whose blocks are read when they are needed.
+    pub fn open(storage: &Storage, leaf: &LeafPages, how: LeafReads<'_>) -> Result<LeafCursor> {
         let pages = &leaf.pages;
         let refs = refs_of(Some(pages.base), &pages.deltas);
-        let mut parts = PartReads::new(storage, true);
+        let mut parts = PartReads::paid(storage, how.fill_cache, how.pays);
+        for of in &refs {
+            if let Some(stored) = how.stored.and_then(|stored| stored.get(&of.1)) {
+                parts.give(*of, stored.clone());
+            }
+        }
         let heads = read_heads(&mut parts, &refs)?;
         let sources = refs.iter().zip(heads);
         let sources = sources.map(|(of, head)| Source::of_head(*of, head, parts.whole(*of)));
         let mut cursor = LeafCursor::new(sources.collect());
-        cursor.ahead = ahead;
+        cursor.ahead = how.ahead;
         cursor.merge = Some(leaf.merge);
+        (cursor.fill_cache, cursor.pays) = (how.fill_cache, how.pays);
         for (source, delta) in cursor.sources[1..].iter_mut().zip(&pages.deltas) {
             source.bound(delta.part.as_deref());
         }
@@ -256,6 +289,8 @@ impl LeafCursor {
             ready: None,
             ahead: 1,
             merge: None,
+            fill_cache: true,
+            pays: true,
         }
     }
 
@@ -329,7 +364,7 @@ impl LeafCursor {
             if blocks.is_empty() {
                 return Ok(());
             }
-            let mut parts = PartReads::new(storage, true);
+            let mut parts = PartReads::paid(storage, self.fill_cache, self.pays);
             self.load(&mut parts, &blocks)?;
             self.note_reads(&parts);
         }
@@ -344,7 +379,7 @@ impl LeafCursor {
         let blocks = sources.map(|(i, source)| (i, source.first_blocks(key, most)));
         let blocks: SmallVec<[(usize, Range<usize>); 8]> = blocks.collect();
         self.ahead = self.ahead.max(most);
-        let mut parts = PartReads::new(storage, true);
+        let mut parts = PartReads::paid(storage, self.fill_cache, self.pays);
         self.load(&mut parts, &blocks)?;
         self.note_reads(&parts);
         for source in &mut self.sources {
@@ -513,6 +548,12 @@ impl LeafCursor {
         let (source, i) = self.current.expect("the cursor is at an entry");
         self.sources[source].entry(i)
     }
+
+    /// Returns the same as [`LeafCursor::entry`], without a count of the value's readers.
+    pub fn entry_ref(&self) -> (u8, &[u8]) {
+        let (source, i) = self.current.expect("the cursor is at an entry");
+        self.sources[source].entry_ref(i)
+    }
 }
 
 /// The entries of the tree in a view, in both directions. `S` is a reference to the storage tier.
@@ -521,20 +562,26 @@ pub(crate) struct TreeCursor<S> {
     view: Arc<View>,
     path: Path,
     leaf: LeafCursor,
+    scan: ScanAhead,
+    fill_cache: bool,
 }
 
 impl<S: Deref<Target = Storage>> TreeCursor<S> {
-    /// Returns a cursor before the first key that is not below `key`.
-    pub fn at(storage: S, view: Arc<View>, key: &[u8]) -> Result<TreeCursor<S>> {
+    /// Returns a cursor before the first key that is not below `key`. Without `fill_cache`, nothing
+    /// that it reads goes into the cache, but for index pages.
+    pub fn at(storage: S, view: Arc<View>, key: &[u8], fill_cache: bool) -> Result<TreeCursor<S>> {
         let path = storage.path(&view, key)?;
         let pages = storage.leaf_pages(&view, &path)?;
-        let mut leaf = LeafCursor::open(&storage, &pages, 1)?;
+        let first = LeafReads::first(fill_cache);
+        let mut leaf = LeafCursor::open(&storage, &pages, first)?;
         leaf.seek(&storage, key)?;
         Ok(TreeCursor {
             storage,
             view,
             path,
             leaf,
+            scan: ScanAhead::new(true),
+            fill_cache,
         })
     }
 
@@ -544,10 +591,11 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
         let path = self.storage.path(&self.view, key)?;
         if path.leaf != self.path.leaf {
             let pages = self.storage.leaf_pages(&self.view, &path)?;
-            self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
+            let first = LeafReads::first(self.fill_cache);
+            self.leaf = LeafCursor::open(&self.storage, &pages, first)?;
         }
-        self.path = path;
-        self.leaf.ahead = 1;
+        self.jumped_to(path);
+        (self.leaf.ahead, self.leaf.fill_cache) = (1, self.fill_cache);
         self.leaf.seek(&self.storage, key)
     }
 
@@ -555,10 +603,17 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     pub fn seek_to_end(&mut self) -> Result<()> {
         let path = self.storage.path_to_end(&self.view)?;
         let pages = self.storage.leaf_pages(&self.view, &path)?;
-        self.leaf = LeafCursor::open(&self.storage, &pages, 1)?;
-        self.path = path;
+        let first = LeafReads::first(self.fill_cache);
+        self.leaf = LeafCursor::open(&self.storage, &pages, first)?;
+        self.jumped_to(path);
         self.leaf.seek_last();
         Ok(())
+    }
+
+    /// Notes that a new scan begins at the leaf of a path.
+    fn jumped_to(&mut self, path: Path) {
+        self.path = path;
+        self.scan = ScanAhead::new(true);
     }
 
     /// Moves to the next key. Returns false at the end.
@@ -618,9 +673,16 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
             at = below;
         }
         self.path.leaf = at;
-        let ahead = (2 * self.leaf.ahead).min(MOST_AHEAD);
-        let opened = (self.storage.leaf_pages(&self.view, &self.path))
-            .and_then(|pages| LeafCursor::open(&self.storage, &pages, ahead));
+        (self.scan).go_on(&self.storage, &self.view, &self.path, forward);
+        let opened = (self.storage.leaf_pages(&self.view, &self.path)).and_then(|pages| {
+            let how = LeafReads {
+                ahead: (2 * self.leaf.ahead).min(MOST_AHEAD),
+                fill_cache: self.fill_cache && self.scan.fills_cache(&self.storage, &pages),
+                pays: self.fill_cache,
+                stored: self.scan.pages(),
+            };
+            LeafCursor::open(&self.storage, &pages, how)
+        });
         match opened {
             Ok(leaf) => {
                 self.leaf = leaf;
@@ -646,6 +708,11 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     /// Returns kind and value of the current entry.
     pub fn entry(&self) -> (u8, Bytes) {
         self.leaf.entry()
+    }
+
+    /// Returns the same as [`TreeCursor::entry`], without a count of the value's readers.
+    pub fn entry_ref(&self) -> (u8, &[u8]) {
+        self.leaf.entry_ref()
     }
 }
 

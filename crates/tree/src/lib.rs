@@ -63,6 +63,7 @@ mod path;
 mod recovery;
 mod release_queue;
 mod salvage;
+mod scan_ahead;
 mod stats;
 mod storage;
 mod system_log;

@@ -181,11 +181,32 @@ fn key_head(suffix: &[u8]) -> u32 {
     u32::from_be_bytes(head)
 }
 
+/// Reads the lengths of an entry's key and value.
+#[inline]
+fn lengths(body: &[u8], at: &mut usize) -> Option<(usize, usize)> {
+    // Most keys have fewer than 128 bytes, and most values fewer than 16,384.
+    if let Some(&[key, low, high]) = body.get(*at..*at + 3)
+        && key < 0x80
+    {
+        if low < 0x80 {
+            *at += 2;
+            return Some((key.into(), low.into()));
+        }
+        if (1..0x80).contains(&high) {
+            *at += 3;
+            let value = usize::from(low & 0x7f) | usize::from(high) << 7;
+            return Some((key.into(), value));
+        }
+    }
+    let key = get_varint(body, at, 32)? as usize;
+    let value = get_varint(body, at, 32)? as usize;
+    Some((key, value))
+}
+
 /// Returns the entry at an offset, and where it ends.
 fn parse(body: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
     let mut at = at;
-    let key = get_varint(body, &mut at, 32)? as usize;
-    let value = get_varint(body, &mut at, 32)? as usize;
+    let (key, value) = lengths(body, &mut at)?;
     let kind = *body.get(at)?;
     at += 1;
     let suffix = body.get(at..at.checked_add(key)?)?;

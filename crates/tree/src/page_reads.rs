@@ -104,18 +104,25 @@ fn block_key(id: PageId, head: &PageHead, number: usize) -> CacheKey {
 pub(crate) struct PartReads<'s> {
     pub storage: &'s Storage,
     fill_cache: bool,
+    /// True if reads of delta pages are counted, because the reader pays for merges.
+    pays: bool,
     loaded: BTreeMap<CacheKey, Result<Bytes>>,
     /// Pages as they are stored, which came with their heads.
     whole: BTreeMap<PageId, Bytes>,
-    /// Parts of delta pages that were read, if the reads fill the cache.
+    /// Parts of delta pages that were read, if the reader pays for merges.
     pub delta_reads: u64,
 }
 
 impl<'s> PartReads<'s> {
     pub fn new(storage: &'s Storage, fill_cache: bool) -> PartReads<'s> {
+        PartReads::paid(storage, fill_cache, fill_cache)
+    }
+
+    pub fn paid(storage: &'s Storage, fill_cache: bool, pays: bool) -> PartReads<'s> {
         PartReads {
             storage,
             fill_cache,
+            pays,
             loaded: BTreeMap::new(),
             whole: BTreeMap::new(),
             delta_reads: 0,
@@ -147,6 +154,15 @@ impl<'s> PartReads<'s> {
         self.read(vec![self.want_head(of)]);
         let read = self.head(of);
         read.expect("a part that was read is there, or its error")
+    }
+
+    /// Takes a page that was read ahead of the lookups, as a read of the page would bring it.
+    pub fn give(&mut self, of: PageRef, stored: Bytes) {
+        self.delta_reads += u64::from(self.pays && of.0 == StreamKind::Delta);
+        match self.head(of) {
+            Some(_) => drop(self.whole.insert(of.1, stored)),
+            None => self.take(&Want::Head(of, of.1.len), Ok(stored)),
+        }
     }
 
     /// Returns the stored bytes of a page that came with its head.
@@ -212,7 +228,7 @@ impl<'s> PartReads<'s> {
     pub fn read(&mut self, mut wants: Vec<Want>) {
         let mut seen = BTreeSet::new();
         wants.retain(|want| seen.insert(want.key()));
-        if self.fill_cache {
+        if self.pays {
             let of_delta = wants
                 .iter()
                 .filter(|want| want.span().kind == StreamKind::Delta);
@@ -302,6 +318,22 @@ impl Storage {
             let head = Bytes::copy_from_slice(head);
             (self.env.cache()).insert(key, head, charge, CachePriority::High);
         }
+    }
+
+    /// Returns the head of a page, if the cache has it.
+    pub fn cached_head(&self, (_, id): PageRef) -> Option<PageHead> {
+        let found = self.env.cache().get(head_key(id));
+        found.map(PageHead::of_cached)
+    }
+
+    /// Returns true if the cache has a block of a page.
+    pub fn has_cached_block(&self, (_, id): PageRef, head: &PageHead, number: usize) -> bool {
+        self.env.cache().contains(block_key(id, head, number))
+    }
+
+    /// Returns true if the head of a page and as many bytes as the page has would evict nothing.
+    pub fn has_room_for(&self, page: PageId) -> bool {
+        self.env.cache().has_room(head_key(page), page.len as usize)
     }
 
     /// Reads the head of a page past the cache.
@@ -435,8 +467,27 @@ impl PageReads {
     /// Waits for the pages, and returns them in their order. `None` stands for one that cannot be
     /// read.
     fn take(self, storage: &Storage) -> Vec<Option<Page>> {
+        let mut found: Vec<Option<Page>> = vec![None; self.refs.len()];
+        self.each(storage, &mut |i, (kind, id), bytes| {
+            found[i] = storage.open_page(kind, id, &bytes).ok();
+        });
+        found
+    }
+
+    /// Waits for the pages, and returns the stored bytes, not verified, of those that could be
+    /// read.
+    pub fn stored(self, storage: &Storage) -> BTreeMap<PageId, Bytes> {
+        let mut found = BTreeMap::new();
+        self.each(storage, &mut |_, (_, id), bytes| {
+            found.insert(id, bytes);
+        });
+        found
+    }
+
+    /// Waits for the pages, and calls `each` with the number and the stored bytes of each page that
+    /// could be read.
+    fn each(self, storage: &Storage, each: &mut dyn FnMut(usize, PageRef, Bytes)) {
         let refs = self.refs;
-        let mut found: Vec<Option<Page>> = vec![None; refs.len()];
         self.runs.finish(storage, &mut |run, read| {
             let Ok(read) = read else {
                 return;
@@ -444,11 +495,9 @@ impl PageReads {
             for i in &run.of {
                 let (kind, id) = refs[*i];
                 let begin = (u64::from(id.offset) - run.span.offset) as usize;
-                let bytes = read.slice(begin..begin + id.len as usize);
-                found[*i] = storage.open_page(kind, id, &bytes).ok();
+                each(*i, (kind, id), read.slice(begin..begin + id.len as usize));
             }
         });
-        found
     }
 }
 

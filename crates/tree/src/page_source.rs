@@ -214,6 +214,11 @@ impl Source {
         self.loaded(block).entry_at(place)
     }
 
+    /// Returns the same as [`Source::entry`], without a count of the value's readers.
+    pub fn entry_ref(&self, (block, place): PlaceInSource) -> (u8, &[u8]) {
+        self.loaded(block).kind_and_value_at(place)
+    }
+
     /// Returns the number of the next entry in a direction.
     pub fn next(&self, forward: bool) -> Option<usize> {
         match forward {

@@ -266,7 +266,8 @@ impl PageTree {
         fill_cache: bool,
     ) -> Result<FoundEntry> {
         let found = self.storage.get(&snapshot.view, key, fill_cache)?;
-        found.map(known).transpose()
+        let known = found.map(|(kind, value)| Ok((known(kind)?, value)));
+        known.transpose()
     }
 
     /// Returns the newest entries of many keys, in their order. Pages that are not in the cache are
@@ -282,7 +283,7 @@ impl PageTree {
     ) -> Vec<Option<Result<FoundEntry>>> {
         let found = (self.storage).get_many(&snapshot.view, keys, fill_cache, admit);
         let of_key = |found: Result<Option<(u8, Bytes)>>| match found? {
-            Some(entry) => known(entry).map(Some),
+            Some((kind, value)) => Ok(Some((known(kind)?, value))),
             None => Ok(None),
         };
         found.into_iter().map(|found| found.map(of_key)).collect()
@@ -290,7 +291,7 @@ impl PageTree {
 
     /// Returns the keys from `from` on and their values, in rising order.
     pub fn iter(&self, snapshot: &TreeSnapshot, from: &[u8]) -> Result<TreeIter> {
-        let cursor = TreeCursor::at(self.storage.clone(), snapshot.view.clone(), from)?;
+        let cursor = TreeCursor::at(self.storage.clone(), snapshot.view.clone(), from, true)?;
         Ok(TreeIter {
             cursor,
             forward: true,
@@ -306,11 +307,14 @@ impl PageTree {
         })
     }
 
-    /// Returns a cursor over all entries, deletions included. It is not positioned.
-    pub fn cursor(&self, snapshot: &TreeSnapshot) -> EntryCursor {
+    /// Returns a cursor over all entries, deletions included. It is not positioned. Without
+    /// `fill_cache`, nothing that it reads goes into the cache, but for index pages, and its reads
+    /// do not pay for merges. A long scan puts little into a cache that is full.
+    pub fn cursor(&self, snapshot: &TreeSnapshot, fill_cache: bool) -> EntryCursor {
         EntryCursor {
             storage: self.storage.clone(),
             view: snapshot.view.clone(),
+            fill_cache,
             cursor: None,
         }
     }
@@ -488,14 +492,13 @@ impl PageTree {
     }
 }
 
-/// Returns an entry with its kind, if this version knows that.
-fn known((kind, value): (u8, Bytes)) -> Result<(Kind, Bytes)> {
-    let known = Kind::from_u8(kind).ok_or_else(|| {
+/// Returns the kind of an entry, if this version knows it.
+fn known(kind: u8) -> Result<Kind> {
+    Kind::from_u8(kind).ok_or_else(|| {
         Error::unsupported(format!(
             "a page has an entry of kind {kind}, which a later version of Basalt wrote; open the store with that version"
         ))
-    })?;
-    Ok((known, value))
+    })
 }
 
 /// The findings of [`PageTree::check`].
@@ -563,6 +566,7 @@ impl TreeCopy {
 pub struct EntryCursor {
     storage: Arc<Storage>,
     view: Arc<View>,
+    fill_cache: bool,
     /// `None` before the first seek.
     cursor: Option<TreeCursor<Arc<Storage>>>,
 }
@@ -574,8 +578,8 @@ impl EntryCursor {
         match &mut self.cursor {
             Some(cursor) => cursor.seek(key),
             None => {
-                let cursor = TreeCursor::at(self.storage.clone(), self.view.clone(), key)?;
-                self.cursor = Some(cursor);
+                let (storage, view) = (self.storage.clone(), self.view.clone());
+                self.cursor = Some(TreeCursor::at(storage, view, key, self.fill_cache)?);
                 Ok(())
             }
         }
@@ -605,11 +609,36 @@ impl EntryCursor {
 
     /// Appends the current key to `out`, and returns kind and value of the entry. There must be
     /// one.
+    ///
+    /// Errors: `Unsupported` for an entry of a later version.
     pub fn take(&self, out: &mut Vec<u8>) -> Result<(Kind, Bytes)> {
-        let cursor = self.cursor.as_ref().expect("the cursor was sought");
+        let cursor = self.current();
         cursor.key_into(out);
         let (kind, value) = cursor.entry();
-        known((kind, value))
+        Ok((known(kind)?, value))
+    }
+
+    /// Appends the current key to `out`, and returns the kind of the entry. There must be one.
+    ///
+    /// Errors: those of [`EntryCursor::take`].
+    pub fn take_key(&self, out: &mut Vec<u8>) -> Result<Kind> {
+        let cursor = self.current();
+        cursor.key_into(out);
+        known(cursor.entry_ref().0)
+    }
+
+    /// Returns the value of the current entry. There must be one.
+    pub fn value(&self) -> &[u8] {
+        self.current().entry_ref().1
+    }
+
+    /// Returns the same as [`EntryCursor::value`]. It keeps a block of the page in memory.
+    pub fn pinned_value(&self) -> Bytes {
+        self.current().entry().1
+    }
+
+    fn current(&self) -> &TreeCursor<Arc<Storage>> {
+        self.cursor.as_ref().expect("the cursor was sought")
     }
 }
 

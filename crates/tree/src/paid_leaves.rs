@@ -59,6 +59,12 @@ impl PaidLeaves {
         }
     }
 
+    /// Returns the number of reads of delta pages so far.
+    #[cfg(test)]
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Relaxed)
+    }
+
     /// Returns true if leaves are to be merged.
     pub fn are_due(&self) -> bool {
         self.are_due.load(Relaxed)

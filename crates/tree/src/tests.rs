@@ -7,6 +7,7 @@ mod dropped_entries;
 mod index_deltas;
 mod mapping_limit;
 mod releases;
+mod scan_ahead;
 mod space_bound;
 
 use crate::cursor::TreeCursor;
@@ -221,7 +222,7 @@ pub(crate) fn apply(content: &mut Content, step: &Step) {
 /// Returns what the tree has in a view, read forward and backward.
 pub(crate) fn content(storage: &Storage, view: &Arc<View>) -> Result<Content> {
     let mut found = Content::new();
-    let mut cursor = TreeCursor::at(storage, view.clone(), b"")?;
+    let mut cursor = TreeCursor::at(storage, view.clone(), b"", true)?;
     while cursor.next()? {
         let (kind, value) = cursor.entry();
         if kind == PUT {

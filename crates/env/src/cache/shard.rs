@@ -415,8 +415,13 @@ impl Shard {
         self.book();
     }
 
+    /// Returns true if an entry of this charge would evict no other one.
+    pub(super) fn has_room(&self, charge: u64) -> bool {
+        self.used() + charge <= self.capacity
+    }
+
     fn make_room(&mut self, charge: u64, evicted: &mut Vec<CachedBlock>) {
-        while self.used() + charge > self.capacity {
+        while !self.has_room(charge) {
             match self.evict_one() {
                 Some(block) => evicted.push(block),
                 None => return,

@@ -129,7 +129,8 @@ impl View {
             }
         }
         if let Some(pages) = self.pages.get(&family) {
-            let more = descent.through(Some(&mut PageIter::new(pages)), None)?;
+            let mut entries = PageIter::new(pages, fill_cache);
+            let more = descent.through(Some(&mut entries), None)?;
             return Ok((!matches!(more, ChainState::Later)).then_some(descent.chain));
         }
         let Some(tables) = self.version.families.get(&family) else {

@@ -102,7 +102,7 @@ impl<'a> FlushEntries<'a> {
         let mut deleted = DeletedKeys {
             ranges,
             at: 0,
-            cursor: tree.pages.tree().cursor(&tree.snapshot),
+            cursor: tree.pages.tree().cursor(&tree.snapshot, false),
             is_sought: false,
             key: Vec::new(),
             has_next: false,

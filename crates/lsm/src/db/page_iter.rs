@@ -4,11 +4,11 @@
 //! list of versions ([`super::page_versions`]), their numbers count down to 0. They are not above
 //! the numbers that the versions had, so each reader of the tree sees them.
 
-use super::page_versions::{Versions, versions_of};
+use super::page_versions::{Versions, is_list, versions_of};
 use super::pages::{FamilyPages, PageView};
 use crate::iter::InternalIter;
 use basalt_fs::{Bytes, Result};
-use basalt_kv::key::{TRAILER_LEN, pack_trailer, split_internal_key};
+use basalt_kv::key::{Kind, TRAILER_LEN, pack_trailer, split_internal_key};
 use basalt_tree::EntryCursor;
 use std::sync::Arc;
 
@@ -20,27 +20,36 @@ pub(crate) struct PageIter {
     forward: bool,
     /// The current internal key; its user key is that of the cursor's current entry.
     key: Vec<u8>,
-    versions: Versions,
+    kind: Kind,
+    /// The versions of the current entry, if it is a list. Otherwise the cursor has the only one.
+    list: Option<Versions>,
     /// The current version.
     at: usize,
     valid: bool,
 }
 
 impl PageIter {
-    pub fn new(view: &PageView) -> PageIter {
+    pub fn new(view: &PageView, fill_cache: bool) -> PageIter {
         PageIter {
             pages: view.pages.clone(),
-            cursor: view.pages.tree().cursor(&view.snapshot),
+            cursor: view.pages.tree().cursor(&view.snapshot, fill_cache),
             forward: true,
             key: Vec::new(),
-            versions: Versions::new(),
+            kind: Kind::Put,
+            list: None,
             at: 0,
             valid: false,
         }
     }
 
+    /// Returns the number of versions of the current entry.
+    fn versions(&self) -> usize {
+        self.list.as_ref().map_or(1, |list| list.len())
+    }
+
     fn trailer_of(&self, at: usize) -> u64 {
-        pack_trailer((self.versions.len() - 1 - at) as u64, self.versions[at].0)
+        let kind = self.list.as_ref().map_or(self.kind, |list| list[at].0);
+        pack_trailer((self.versions() - 1 - at) as u64, kind)
     }
 
     fn show(&mut self, at: usize) {
@@ -60,10 +69,13 @@ impl PageIter {
         };
         if found {
             self.key.clear();
-            let entry = self.cursor.take(&mut self.key)?;
+            self.kind = self.cursor.take_key(&mut self.key)?;
             self.key.extend_from_slice(&[0; TRAILER_LEN]);
-            self.versions = versions_of(entry)?;
-            let at = if forward { 0 } else { self.versions.len() - 1 };
+            self.list = match is_list(self.kind) {
+                true => Some(versions_of((self.kind, self.cursor.pinned_value()))?),
+                false => None,
+            };
+            let at = if forward { 0 } else { self.versions() - 1 };
             self.show(at);
             self.valid = true;
         }
@@ -113,7 +125,7 @@ impl InternalIter for PageIter {
         self.cursor.seek(user)?;
         self.step(true)?;
         if self.valid && split_internal_key(&self.key).0 == user {
-            match (0..self.versions.len()).find(|at| self.trailer_of(*at) <= target) {
+            match (0..self.versions()).find(|at| self.trailer_of(*at) <= target) {
                 Some(at) => self.show(at),
                 None => self.step(true)?,
             }
@@ -127,7 +139,7 @@ impl InternalIter for PageIter {
         self.cursor.seek(user)?;
         self.step(true)?;
         if self.valid && split_internal_key(&self.key).0 == user {
-            let found = (0..self.versions.len()).rfind(|at| self.trailer_of(*at) >= target);
+            let found = (0..self.versions()).rfind(|at| self.trailer_of(*at) >= target);
             if let Some(at) = found {
                 self.show(at);
                 return Ok(());
@@ -138,7 +150,7 @@ impl InternalIter for PageIter {
     }
 
     fn next(&mut self) -> Result<()> {
-        if self.at + 1 < self.versions.len() {
+        if self.at + 1 < self.versions() {
             self.show(self.at + 1);
             return Ok(());
         }
@@ -162,10 +174,16 @@ impl InternalIter for PageIter {
     }
 
     fn value(&self) -> &[u8] {
-        &self.versions[self.at].1
+        match &self.list {
+            Some(list) => &list[self.at].1,
+            None => self.cursor.value(),
+        }
     }
 
     fn pinned_value(&self) -> Bytes {
-        self.versions[self.at].1.clone()
+        match &self.list {
+            Some(list) => list[self.at].1.clone(),
+            None => self.cursor.pinned_value(),
+        }
     }
 }

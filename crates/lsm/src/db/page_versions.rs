@@ -58,10 +58,15 @@ fn malformed() -> Error {
 
 /// Returns the versions of an entry.
 pub(crate) fn versions_of((kind, value): (Kind, Bytes)) -> Result<Versions> {
-    match kind {
-        Kind::Merge => decode_versions(&value),
-        _ => Ok(smallvec![(kind, value)]),
+    match is_list(kind) {
+        true => decode_versions(&value),
+        false => Ok(smallvec![(kind, value)]),
     }
+}
+
+/// Returns true if an entry of this kind is a list of versions.
+pub(crate) fn is_list(kind: Kind) -> bool {
+    kind == Kind::Merge
 }
 
 /// Returns the newest version of an entry, as a reader finds it.

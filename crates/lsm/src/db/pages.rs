@@ -725,7 +725,7 @@ pub(crate) fn walk_references(
     let dir = tree_dir(dir, id, family.tree);
     let tree = PageTree::open_read_only(env, &dir, &TreeOptions::default(), &keep)?;
     let mut walk = || {
-        let mut cursor = tree.cursor(&tree.snapshot());
+        let mut cursor = tree.cursor(&tree.snapshot(), false);
         cursor.seek(b"")?;
         let mut key = Vec::new();
         while cursor.next_entry()? {

@@ -469,7 +469,7 @@ impl Engine {
             }
         }
         if let Some(pages) = view.pages.get(&family.id()) {
-            sources.add(Box::new(PageIter::new(pages)), 0);
+            sources.add(Box::new(PageIter::new(pages, options.fill_cache)), 0);
         } else if let Some(tables) = view.version.families.get(&family.id()) {
             let (from, to) = (
                 options.lower_bound.as_deref(),

@@ -103,7 +103,7 @@ fn check_scans(tree: &PageTree, content: &Content, keys: usize) {
     let random = Random::from_seed(content.len() as u64);
     let storage = &*tree.storage;
     let sorted: Vec<(&Vec<u8>, &Vec<u8>)> = content.iter().collect();
-    let mut cursor = TreeCursor::at(storage, storage.view(), b"").unwrap();
+    let mut cursor = TreeCursor::at(storage, storage.view(), b"", true).unwrap();
     let mut last = 0;
     for _ in 0..600 {
         last = match random.one_in(2) {

@@ -537,3 +537,38 @@ fn few_reads_ask_for_merges_that_may_not_begin() {
     assert!((1..=4).contains(&jobs), "{jobs} jobs for {asking} reads");
     db.close().unwrap();
 }
+
+/// An iterator with `fill_cache` off leaves the cache as it is, in pages as in tables.
+#[test]
+fn a_scan_of_pages_without_fill_cache_leaves_the_cache_alone() {
+    let disk = disk();
+    let db = open(&disk);
+    for n in 0..2000 {
+        put(&db, &format!("k{n:05}"), "value");
+    }
+    db.flush().unwrap();
+    db.close().unwrap();
+    let db = open(&disk);
+    let family = db.default_family();
+    let scan = |fill_cache: bool, from: usize| {
+        let options = ReadOptions::default().fill_cache(fill_cache);
+        let mut iter = db.iter(&family, &options).unwrap();
+        iter.seek(format!("k{from:05}").as_bytes()).unwrap();
+        let mut count = 0;
+        while iter.valid() {
+            assert_eq!(iter.value(), b"value");
+            count += 1;
+            iter.next().unwrap();
+        }
+        assert_eq!(count, 2000 - from);
+    };
+    let inserts = || db.engine().ctx.env.cache().stats().inserts;
+    // Index pages are cached in any case.
+    scan(false, 0);
+    let before = inserts();
+    scan(false, 1000);
+    assert_eq!(inserts(), before);
+    scan(true, 1000);
+    assert!(inserts() > before);
+    db.close().unwrap();
+}

@@ -87,7 +87,7 @@ impl Repair<'_> {
         let unfinished = all.join(pages::unfinished_name(family, number));
         PageTree::destroy(env, &unfinished)?;
         let tree = PageTree::open(env, &unfinished, &options)?;
-        let mut cursor = old.pages.tree().cursor(&old.snapshot);
+        let mut cursor = old.pages.tree().cursor(&old.snapshot, false);
         cursor.seek(b"")?;
         let mut entries = ResolvedEntries {
             repair: self,

@@ -1,0 +1,181 @@
+//! Read-ahead of scans. Pages of the leaves that a long scan comes to next are read before it needs
+//! them, and many of them with one read of the device.
+
+use crate::leaf_pages::LeafPages;
+use crate::page_id::PageId;
+use crate::page_reads::{PageReads, PageRef};
+use crate::path::{Path, Step};
+use crate::storage::{Storage, View};
+use crate::usage::StreamKind;
+use basalt_env::{MemoryKind, Reservation};
+use basalt_fs::Bytes;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A scan that has gone on to so many leaves is a long one. Short scans go on to one leaf at most,
+/// and read the blocks of it that they need.
+const LONG: u32 = 2;
+/// Bytes of pages in the first batch, and most bytes in a batch. A batch has twice the bytes of the
+/// one before. A scan that ends has read up to two batches in vain.
+const FIRST_BATCH: u64 = 128 << 10;
+const LARGEST_BATCH: u64 = 256 << 10;
+/// One leaf in so many of a long scan goes into a full cache.
+const FILLING: u64 = 16;
+/// Most leaves of a batch. Pages in memory have overhead.
+const MOST_LEAVES: usize = 64;
+
+/// Stored bytes of pages.
+pub(crate) type StoredPages = BTreeMap<PageId, Bytes>;
+
+/// The read-ahead of a cursor.
+pub(crate) struct ScanAhead {
+    forward: bool,
+    /// Number of leaves that the scan has gone on to in this direction.
+    in_sequence: u32,
+    /// Bytes of pages in the next batch.
+    step: u64,
+    /// The index page whose leaves are read ahead.
+    parent: PageId,
+    /// The batch with the leaf that the scan is in.
+    current: Option<LoadedBatch>,
+    /// The batch behind it.
+    next: Option<BatchInFlight>,
+}
+
+/// Pages of some leaves of the index page that are being read.
+struct BatchInFlight {
+    leaves: Range<usize>,
+    reads: PageReads,
+}
+
+/// Pages of some leaves of the index page.
+struct LoadedBatch {
+    leaves: Range<usize>,
+    pages: StoredPages,
+    _booked: Reservation,
+}
+
+impl ScanAhead {
+    pub fn new(forward: bool) -> ScanAhead {
+        ScanAhead {
+            forward,
+            in_sequence: 0,
+            step: FIRST_BATCH,
+            parent: PageId::NONE,
+            current: None,
+            next: None,
+        }
+    }
+
+    /// Notes that a scan goes on to the leaf at the end of a path. If the scan is long, waits for
+    /// the pages of the leaf, and begins to read those of the next ones.
+    pub fn go_on(&mut self, storage: &Storage, view: &View, path: &Path, forward: bool) {
+        if forward != self.forward {
+            *self = ScanAhead::new(forward);
+        }
+        self.in_sequence += 1;
+        let Some(parent) = path.steps.last() else {
+            return;
+        };
+        if self.in_sequence < LONG {
+            return;
+        }
+        if parent.key != self.parent {
+            (self.current, self.next) = (None, None);
+            self.parent = parent.key;
+        }
+        let leaf = parent.child;
+        if (self.current.iter()).any(|batch| batch.leaves.contains(&leaf)) {
+            return;
+        }
+        self.current = None;
+        let has_leaf = |batch: &BatchInFlight| batch.leaves.contains(&leaf);
+        let batch = match self.next.take().filter(has_leaf) {
+            Some(batch) => batch,
+            None => self.begin(storage, view, parent, leaf),
+        };
+        // The device reads the next leaves while the scan is in these.
+        let behind = match forward {
+            true => Some(batch.leaves.end).filter(|leaf| *leaf < parent.page.count()),
+            false => batch.leaves.start.checked_sub(1),
+        };
+        self.next = behind.map(|leaf| self.begin(storage, view, parent, leaf));
+        self.current = Some(batch.finish(storage));
+    }
+
+    /// Returns the pages that were read ahead for the current leaf, and for those around it.
+    pub fn pages(&self) -> Option<&StoredPages> {
+        self.current.as_ref().map(|batch| &batch.pages)
+    }
+
+    /// Returns true if the pages of the current leaf go into the cache.
+    ///
+    /// Most pages of a long scan do so only as long as the cache has room. One leaf in
+    /// [`FILLING`] does in any case, so that a range that is scanned again and again comes into the
+    /// cache, and a scan that is made once evicts little and costs less.
+    pub fn fills_cache(&self, storage: &Storage, leaf: &LeafPages) -> bool {
+        let base = leaf.pages.base;
+        self.current.is_none() || storage.has_room_for(base) || storage.env.random().one_in(FILLING)
+    }
+
+    /// Begins to read the pages of leaves from one on.
+    fn begin(
+        &mut self,
+        storage: &Storage,
+        view: &View,
+        parent: &Step,
+        first: usize,
+    ) -> BatchInFlight {
+        let (mut leaves, mut refs, mut bytes) = (first..first, Vec::new(), 0);
+        let candidates: &mut dyn Iterator<Item = usize> = match self.forward {
+            true => &mut (first..parent.page.count()),
+            false => &mut (0..first + 1).rev(),
+        };
+        for leaf in candidates.take(MOST_LEAVES) {
+            leaves = leaves.start.min(leaf)..leaves.end.max(leaf + 1);
+            // The scan reports an error when it comes to the leaf.
+            let Ok(pages) = storage.pages_of(view, parent.page.child(leaf)) else {
+                continue;
+            };
+            let deltas = pages.deltas.iter();
+            let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
+            for of in [(StreamKind::Base, pages.base)].into_iter().chain(deltas) {
+                if u64::from(of.1.len) <= LARGEST_BATCH && !storage.has_cached(of) {
+                    bytes += u64::from(of.1.len);
+                    refs.push(of);
+                }
+            }
+            if bytes >= self.step {
+                break;
+            }
+        }
+        self.step = (2 * self.step).min(LARGEST_BATCH);
+        BatchInFlight {
+            leaves,
+            reads: storage.begin_page_reads(refs),
+        }
+    }
+}
+
+impl BatchInFlight {
+    /// Waits for the pages. The scan reads those again that cannot be read, for their errors.
+    fn finish(self, storage: &Storage) -> LoadedBatch {
+        let pages = self.reads.stored(storage);
+        let bytes: u64 = pages.values().map(|page| page.len() as u64).sum();
+        LoadedBatch {
+            leaves: self.leaves,
+            pages,
+            _booked: storage.env.ledger().reserve(MemoryKind::Pinned, bytes),
+        }
+    }
+}
+
+impl Storage {
+    /// Returns true if the cache has a page, as its first and its last block tell.
+    fn has_cached(&self, of: PageRef) -> bool {
+        self.cached_head(of).is_some_and(|head| {
+            let has = |block: usize| self.has_cached_block(of, &head, block);
+            head.blocks > 0 && has(0) && has(head.blocks - 1)
+        })
+    }
+}
