@@ -96,6 +96,8 @@ impl Storage {
             erased += dead.len();
             let mut usage = self.usage.lock();
             dead.iter().for_each(|id| usage.forget(*id));
+            drop(usage);
+            self.releases.lock().forget(kind, &dead);
         }
         self.release_garbage(readers[0]);
         Ok(erased)

@@ -6,7 +6,7 @@ use crate::mapping::SysTime;
 use crate::page_id::PageId;
 use crate::usage::StreamKind;
 use basalt_stream::ExtentId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Most pages in the queue. Further ones are not queued, and a collection frees their space.
@@ -66,6 +66,14 @@ impl ReleaseQueue {
             });
         }
         ranges
+    }
+
+    /// Removes the pages of extents that were erased. Otherwise they would stay, and fill the
+    /// queue.
+    pub fn forget(&mut self, kind: StreamKind, erased: &[ExtentId]) {
+        let erased: BTreeSet<ExtentId> = erased.iter().copied().collect();
+        self.waiting
+            .retain(|page| page.kind != kind || !erased.contains(&page.id.extent));
     }
 
     /// Removes all pages. A rollback calls this, because some of them are valid again.

@@ -9,7 +9,7 @@ use crate::{InspectedExtent, PageTree, TreeOptions, TreeSnapshot};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, Random};
-use basalt_fs::Result;
+use basalt_fs::{FileSystem, Result};
 use basalt_sim::{CrashPolicy, SimFs, SimSnapshot};
 use std::sync::Arc;
 
@@ -49,8 +49,19 @@ struct Overwritten {
 impl Overwritten {
     fn new(seed: u64) -> Overwritten {
         let fs = disk(seed);
-        let env = Env::for_tests(fs.clone(), seed);
-        let tree = PageTree::open(&env, DIR, &without_collections()).unwrap();
+        Overwritten::on(&fs, fs.clone(), seed, &without_collections())
+    }
+
+    /// Makes a tree on a filesystem above a disk.
+    fn on(
+        fs: &Arc<SimFs>,
+        above: Arc<dyn FileSystem>,
+        seed: u64,
+        options: &TreeOptions,
+    ) -> Overwritten {
+        let fs = fs.clone();
+        let env = Env::for_tests(above, seed);
+        let tree = PageTree::open(&env, DIR, options).unwrap();
         let mut made = Overwritten {
             fs,
             env,
@@ -166,6 +177,45 @@ fn pages_that_a_copy_needs_stay() {
     copied.verify().unwrap();
     assert!(content_of(&copied, &copied.snapshot()).unwrap() == content);
     copied.close().unwrap();
+    of.end();
+}
+
+/// Regression test: pages of erased extents stayed in the queue of releases. When it was full of
+/// them, nothing was released any more.
+#[test]
+fn releases_go_on_after_many_erasures() {
+    const PAGE: usize = 512;
+    let fs = disk(9);
+    let options = TreeOptions {
+        page_bytes: PAGE,
+        block_bytes: PAGE,
+        extent_bytes: 64 << 10,
+        max_deltas: 2,
+        overwrite_ratio: 0.0,
+        ..without_collections()
+    };
+    let mut of = Overwritten::on(&fs, fs.clone(), 9, &options);
+    // All pages of an extent become garbage at once, when the snapshot ends.
+    let is_enough = |of: &Overwritten| {
+        let stats = of.tree.stats();
+        let erased = stats.bytes_written() - stats.extent_bytes();
+        erased / (2 * PAGE as u64) > 1 << 15
+    };
+    while !is_enough(&of) {
+        let snapshot = of.tree.snapshot();
+        of.write(&mut (0..KEYS));
+        of.tree.maintain().unwrap();
+        drop(snapshot);
+        of.tree.release_space().unwrap();
+    }
+    let before = of.tree.stats().released_bytes;
+    // Neighbours that change together lie side by side.
+    for i in 0..20 {
+        of.write(&mut (i * 200..i * 200 + 200));
+        of.tree.maintain().unwrap();
+    }
+    let released = of.tree.stats().released_bytes - before;
+    assert!(released > 64 << 10, "{released} bytes were released");
     of.end();
 }
 
