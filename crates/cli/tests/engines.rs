@@ -317,7 +317,14 @@ fn reports_count_pages_as_they_count_tables() {
         "levels of a family in pages\n{shown}"
     );
     let metrics = String::from_utf8(s.run("stats", ["--prometheus"]).ok()).unwrap();
-    for name in ["base_bytes", "delta_bytes", "longest_chain", "debt_percent"] {
+    assert_eq!(figure(keys, "/since_open/failed_releases"), 0, "{keys:#}");
+    for name in [
+        "base_bytes",
+        "delta_bytes",
+        "longest_chain",
+        "debt_percent",
+        "failed_releases_total",
+    ] {
         let name = format!("basalt_pages_{name}{{");
         let lines = metrics.lines().filter(|line| line.starts_with(&name));
         assert!(

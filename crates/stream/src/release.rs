@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Stream {
-    /// Gives the space of ranges of a sealed extent back to the filesystem, and returns the bytes
-    /// by which the extent shrank on the device. The filesystem frees the whole blocks inside each
+    /// Gives the space of ranges of a sealed extent back to the filesystem. Returns the bytes by
+    /// which the extent shrank on the device. The filesystem frees the whole blocks inside each
     /// range, so ranges that touch are best given as one. Reads there return zeros, the old bytes
     /// or `Corruption` from then on. A read that began before the release may return these, too,
     /// even in another stream that has erased the extent meanwhile.
     ///
     /// An extent that another stream has stays as it is, because that stream may need the bytes;
-    /// the call then returns 0. Links of this stream wait meanwhile.
+    /// the call then returns `None`. Links of this stream wait meanwhile.
     ///
     /// A release is not durable: a power cut may bring space back. It never takes bytes outside
     /// the ranges.
@@ -25,8 +25,9 @@ impl Stream {
     /// `Corruption` if the file is missing or has a damaged header. Then nothing is released. After
     /// an error of the filesystem, for example if it has no holes, a part may be released.
     ///
-    /// Costs two lookups of the file's metadata and one call of the filesystem for each range.
-    pub fn release(&self, extent: ExtentId, ranges: &[Range<u64>]) -> Result<u64> {
+    /// Costs two lookups of the file's metadata and one call of the filesystem for each range. If
+    /// the result is `None`, the cost is one lookup.
+    pub fn release(&self, extent: ExtentId, ranges: &[Range<u64>]) -> Result<Option<u64>> {
         let inner = &self.inner;
         inner.check_writable()?;
         // A link made after the check of the names would lose the bytes that are released.
@@ -40,18 +41,18 @@ impl Stream {
             ))
             .in_file(&extent.path));
         }
-        let file = extent.file(&inner.env)?;
         let before = extent.stat(&inner.env)?;
         if before.links > 1 {
-            return Ok(0);
+            return Ok(None);
         }
+        let file = extent.file(&inner.env)?;
         let released = ranges
             .iter()
             .try_for_each(|range| file.release_range(range.clone()));
         // A failed release may have freed a part.
         let after = extent.stat(&inner.env);
         released?;
-        Ok(before.on_disk.saturating_sub(after?.on_disk))
+        Ok(Some(before.on_disk.saturating_sub(after?.on_disk)))
     }
 }
 

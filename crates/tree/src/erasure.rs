@@ -49,7 +49,8 @@ impl Storage {
     }
 
     /// Gives back the space of garbage pages that no reader needs, in sealed extents that are not
-    /// erased. What cannot be given back stays for a collection.
+    /// erased. Pages of an extent that a copy has, too, wait until the copy is gone. What cannot be
+    /// given back stays for a collection.
     fn release_garbage(&self, oldest: SysTime) {
         let sealed = [StreamKind::Base, StreamKind::Delta].map(|kind| {
             let sealed = self.stream(kind).extents().into_iter().filter(|e| e.sealed);
@@ -60,15 +61,18 @@ impl Storage {
         let ready = self.releases.lock().take(oldest, &is_sealed);
         for ((kind, extent), ranges) in ready {
             match self.stream(kind).release(extent, &ranges) {
-                Ok(bytes) => {
+                Ok(Some(bytes)) => {
                     self.written.released_bytes.fetch_add(bytes, SeqCst);
                 }
+                Ok(None) => self.releases.lock().keep_shared((kind, extent), ranges),
                 // The filesystem has no files with holes.
                 Err(e) if e.kind() == ErrorKind::Unsupported => {
                     return self.releases.lock().close();
                 }
                 // A collection frees the space, too, and reports what is wrong with the extent.
-                Err(_) => {}
+                Err(_) => {
+                    self.written.failed_releases.fetch_add(1, SeqCst);
+                }
             }
         }
     }

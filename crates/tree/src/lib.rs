@@ -10,6 +10,7 @@
 //! | `options`, `stats` | settings; statistics |
 //! | `page_id`, `page` | ids of pages; pages and their entries |
 //! | `mapping`, `usage` | which pages a page id stands for; what is in use of each extent |
+//! | `write_counters` | counters of what was written |
 //! | `system_log` | system transactions and system checkpoints, encoded |
 //! | `storage` | the tables of an open tree, commits of system transactions, writers of pages |
 //! | `page_reads` | reads of many pages at once |
@@ -72,6 +73,7 @@ mod tests;
 mod usage;
 mod usage_limit;
 mod user_checkpoint;
+mod write_counters;
 
 pub use entries::{Change, DropObserver, DroppedEntry, EntryDecision, EntryFilter, SortedEntries};
 pub use explain::{ExplainedLeaf, ExplainedPage, IndexStep, PageExplanation, PageVerdict};

@@ -76,6 +76,10 @@ pub struct PageTreeStats {
     /// Bytes on the device that releases of garbage pages have freed in extents that were not
     /// erased, since the tree was opened.
     pub released_bytes: u64,
+    /// Number of releases of garbage pages that the filesystem refused with an error, one for each
+    /// extent and attempt, since the tree was opened. Their space stays until the extent is
+    /// collected. A filesystem without holes does not count.
+    pub failed_releases: u64,
 }
 
 impl PageTreeStats {

@@ -14,6 +14,7 @@ use crate::release_queue::ReleaseQueue;
 use crate::stats::PageTreeStats;
 use crate::system_log::{Root, SystemCheckpoint, SystemTx};
 use crate::usage::{StreamKind, UsageTable};
+use crate::write_counters::WriteCounters;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::{Mutex, MutexGuard, RwLock, named};
 use basalt_env::{CacheKey, CachePriority, Env, MemoryKind, Reservation};
@@ -65,37 +66,6 @@ pub(crate) enum PageWriteCause {
     Flush,
     Compaction,
     Collection,
-}
-
-/// Counters of what was written since the tree was opened.
-#[derive(Default)]
-pub(crate) struct WriteCounters {
-    /// Bytes of base pages and of delta pages.
-    by_stream: [AtomicU64; 2],
-    /// Bytes of pages, in the order of [`PageWriteCause`].
-    by_cause: [AtomicU64; 3],
-    /// Bytes of system transactions and system checkpoints.
-    system_log: AtomicU64,
-    system_checkpoints: AtomicU64,
-    /// Leaves that were merged for readers, and because they were cold.
-    merged_leaves: [AtomicU64; 2],
-    /// Extents whose ranges were derived again.
-    pub derived_ranges: AtomicU64,
-    /// Bytes on the device that releases of garbage pages have freed.
-    pub released_bytes: AtomicU64,
-}
-
-impl WriteCounters {
-    /// Returns the bytes that were written to a stream.
-    pub fn by_stream(&self, kind: StreamKind) -> u64 {
-        self.by_stream[kind as usize - 1].load(SeqCst)
-    }
-
-    /// Counts merges of leaves that readers have paid for, and of cold ones.
-    pub fn count_merges(&self, for_readers: usize, cold: usize) {
-        self.merged_leaves[0].fetch_add(for_readers as u64, SeqCst);
-        self.merged_leaves[1].fetch_add(cold as u64, SeqCst);
-    }
 }
 
 /// State of the commit of system transactions.
@@ -371,7 +341,7 @@ impl Storage {
         self.system.truncate_suffix(view.time + 1)?;
         let old = self.mapping.roll_back(view.time);
         self.usage.lock().replace(usage);
-        self.releases.lock().clear();
+        self.releases.lock().clear_waiting();
         commit.views.retain(|held| held.time <= view.time);
         commit.old = old.into_iter().map(|key| (view.time, key)).collect();
         commit.next_time = view.time + 1;
@@ -721,6 +691,7 @@ impl Storage {
             leaves_merged_for_readers: self.written.merged_leaves[0].load(SeqCst),
             cold_leaves_merged: self.written.merged_leaves[1].load(SeqCst),
             released_bytes: self.written.released_bytes.load(SeqCst),
+            failed_releases: self.written.failed_releases.load(SeqCst),
         }
     }
 

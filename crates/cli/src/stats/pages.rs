@@ -112,6 +112,7 @@ pub fn json(family: &FamilyStats, pages: &PageTreeStats, leaves: Option<u64>) ->
         "cold_leaves_merged": pages.cold_leaves_merged,
         "derived_extent_ranges": pages.derived_extent_ranges,
         "released_bytes": pages.released_bytes,
+        "failed_releases": pages.failed_releases,
     });
     json!({
         "index_levels": pages.levels, "leaves": leaves, "leaves_with_deltas": pages.leaves_with_deltas,

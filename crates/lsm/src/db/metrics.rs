@@ -335,6 +335,11 @@ const PAGE_COUNTERS: &[PageRow] = &[
         "Bytes on the device that releases of garbage pages have freed.",
         |p| p.released_bytes,
     ),
+    (
+        "pages_failed_releases_total",
+        "Releases of garbage pages of an extent that failed.",
+        |p| p.failed_releases,
+    ),
 ];
 
 /// Adds the samples of a family that is kept in pages.

@@ -166,8 +166,8 @@ fn release(random: &Random, open: &[Stream], world: &mut World, note: &dyn Fn(&W
         note(world);
     }
     let freed = open[i].release(extent.id, &ranges).unwrap();
-    assert!(freed == 0 || !is_shared, "the extent has two names");
-    freed
+    assert!(freed.is_none() || !is_shared, "the extent has two names");
+    freed.unwrap_or(0)
 }
 
 /// Returns a stream that was made of others. A source that has an extent gives it, even if another

@@ -329,8 +329,8 @@ fn release_with_fault(kind: FaultKind, k: u64, seed: u64) -> (u64, bool) {
     // The stream goes on, and the next release frees the rest.
     let at = append(&stream, b"goes on").unwrap();
     stream.sync().unwrap();
-    let first = *result.as_ref().unwrap_or(&0);
-    let freed = first + stream.release(id, &ranges).unwrap();
+    let first = result.as_ref().map_or(0, |freed| freed.unwrap());
+    let freed = first + stream.release(id, &ranges).unwrap().unwrap();
     assert!(freed > 0 || result.is_err(), "{say}");
     let on_disk = stream.extents()[0].on_disk;
     assert!(on_disk <= len - 3 * 4096, "{say}: {on_disk} bytes");

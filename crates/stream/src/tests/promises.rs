@@ -225,10 +225,10 @@ fn releases(env: &Env, root: &Path) {
     }
     has(&stream, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(info(&stream).on_disk, ends);
-    assert_eq!(stream.release(id, &[]).unwrap(), 0);
+    assert_eq!(stream.release(id, &[]).unwrap(), Some(0));
     let bytes = places[1].offset..places[1].offset + 3000;
     let freed = stream.release(id, &[bytes]).unwrap();
-    assert_eq!(freed, 0, "it has no whole block");
+    assert_eq!(freed, Some(0), "it has no whole block");
     has(&stream, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
 
     // A linked extent stays, for both streams.
@@ -236,7 +236,7 @@ fn releases(env: &Env, root: &Path) {
     let ranges = [of(1, 4), of(6, 8)];
     let second = stream.link(root.join("second")).unwrap();
     for stream in [&stream, &second] {
-        assert_eq!(stream.release(id, &ranges).unwrap(), 0);
+        assert_eq!(stream.release(id, &ranges).unwrap(), None);
         assert_eq!(info(stream).on_disk, ends);
     }
     for stream in [&stream, &second, &open()] {
@@ -246,14 +246,14 @@ fn releases(env: &Env, root: &Path) {
     // Once the other stream is gone, the whole blocks of the ranges are freed.
     drop(second);
     Stream::destroy(env, root.join("second")).unwrap();
-    let freed = stream.release(id, &ranges).unwrap();
+    let freed = stream.release(id, &ranges).unwrap().unwrap();
     assert!((4 * 4096..=25_000).contains(&freed), "{freed} bytes");
     let kept = [0, 4, 5, 8, 9];
     let shrunk = info(&stream).on_disk;
     assert!(shrunk < ends && shrunk >= ends - freed, "{shrunk} bytes");
     assert_eq!(info(&stream).len, ends);
     has(&stream, &kept);
-    assert_eq!(stream.release(id, &ranges).unwrap(), 0, "again");
+    assert_eq!(stream.release(id, &ranges).unwrap(), Some(0), "again");
     let readers = [
         Stream::open_read_only(env, &dir, options()).unwrap(),
         open(),
@@ -268,7 +268,7 @@ fn releases(env: &Env, root: &Path) {
 
     // An extent that no read has opened is released, and a link has what is left of it.
     let stream = open();
-    assert!(stream.release(id, &[of(0, 5)]).unwrap() > 0);
+    assert!(stream.release(id, &[of(0, 5)]).unwrap() > Some(0));
     assert!(info(&stream).on_disk < shrunk);
     let linked = stream.link(root.join("of the rest")).unwrap();
     assert_eq!(info(&linked), info(&stream));
@@ -277,7 +277,7 @@ fn releases(env: &Env, root: &Path) {
     }
     // An erasure leaves the extent to one stream.
     linked.erase(&[id]).unwrap();
-    assert!(stream.release(id, &[of(0, 9)]).unwrap() > 0);
+    assert!(stream.release(id, &[of(0, 9)]).unwrap() > Some(0));
     has(&stream, &[9]);
     stream.erase(&[id]).unwrap();
     let gone = stream.release(id, &[of(0, 9)]).unwrap_err();

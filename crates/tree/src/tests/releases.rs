@@ -10,7 +10,8 @@ use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use basalt_env::{Env, Random};
 use basalt_fs::{FileSystem, Result};
-use basalt_sim::{CrashPolicy, SimFs, SimSnapshot};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimSnapshot, When};
 use std::sync::Arc;
 
 const KEYS: u64 = 6000;
@@ -177,6 +178,72 @@ fn pages_that_a_copy_needs_stay() {
     copied.verify().unwrap();
     assert!(content_of(&copied, &copied.snapshot()).unwrap() == content);
     copied.close().unwrap();
+    of.end();
+}
+
+/// A copy has names of the same extents until it is removed. Then the space of their garbage goes
+/// back, although the pages became garbage before.
+#[test]
+fn the_garbage_of_a_removed_copy_is_given_back() {
+    let mut of = Overwritten::new(7);
+    of.overwrite(10);
+    of.env.fs().create_dir("copies".as_ref()).unwrap();
+    let copy = of.tree.begin_copy().unwrap();
+    copy.write("copies/1").unwrap();
+    let copied: Vec<String> = (of.tree.inspect_extents().into_iter())
+        .filter(|extent| extent.is_sealed)
+        .map(|extent| extent.file)
+        .collect();
+    // Some leaves of each extent.
+    for _ in 0..6 {
+        of.write(&mut (0..KEYS).filter(|n| n / 500 % 2 == 0));
+        of.tree.maintain().unwrap();
+    }
+    // Space of the extents that the copy has, too, beyond the valid pages.
+    let garbage = |of: &Overwritten| {
+        let extents = of.tree.inspect_extents().into_iter();
+        let shared = extents.filter(|extent| copied.contains(&extent.file));
+        let garbage = shared.map(|e| e.bytes_on_disk.saturating_sub(e.valid_bytes));
+        garbage.sum::<u64>()
+    };
+    let before = garbage(&of);
+    assert!(before > 100 << 10, "{before} bytes of garbage");
+    of.tree.release_space().unwrap();
+    assert_eq!(garbage(&of), before, "the copy needs the pages");
+    PageTree::destroy(&of.env, "copies/1").unwrap();
+    of.tree.release_space().unwrap();
+    let after = garbage(&of);
+    // Pages share blocks at their borders.
+    assert!(after < before / 3, "{after} of {before} bytes stay");
+    of.end();
+}
+
+/// Releases that fail are counted. The tree goes on, and later garbage is given back.
+#[test]
+fn failed_releases_are_counted() {
+    let disk = disk(8);
+    let faulty = FaultFs::new(disk.clone(), 8);
+    let mut of = Overwritten::on(&disk, faulty.clone(), 8, &without_collections());
+    faulty.inject(Fault {
+        op: Some(OpKind::ReleaseRange),
+        path: String::new(),
+        when: When::From(1),
+        kind: FaultKind::Eio,
+    });
+    of.overwrite(10);
+    let failed = of.tree.stats();
+    assert!(failed.failed_releases > 0, "{failed:?}");
+    assert_eq!(
+        failed.failed_releases,
+        faulty.fired()[&(OpKind::ReleaseRange, FaultKind::Eio)],
+        "the first range that fails ends a release"
+    );
+    of.check(&of.tree.snapshot(), &of.content);
+    faulty.clear();
+    of.overwrite(20);
+    let later = of.tree.stats();
+    assert_eq!(later.failed_releases, failed.failed_releases);
+    assert!(later.released_bytes > failed.released_bytes);
     of.end();
 }
 
