@@ -144,14 +144,14 @@ impl Storage {
     /// some were dropped, derives them.
     ///
     /// Errors: those of reading and of [`Storage::commit`]; what was written before stays so.
-    /// Damage is returned when the other extents are done.
+    /// Damage is returned when the other extents are done, also if an earlier call found it.
     pub fn relocate_bases(
         &self,
         victims: &BTreeSet<ExtentId>,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<()> {
-        let mut waiting = victims.clone();
-        let (mut damaged, mut failed) = (BTreeSet::new(), None);
+        let (mut damaged, mut failed) = self.underived_among(victims);
+        let mut waiting: BTreeSet<ExtentId> = victims.difference(&damaged).copied().collect();
         let mut erasures = ErasuresBetween::new(self);
         loop {
             for extent in waiting.clone() {

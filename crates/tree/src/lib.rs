@@ -70,6 +70,7 @@ mod storage;
 mod system_log;
 #[cfg(test)]
 mod tests;
+mod underived;
 mod usage;
 mod usage_limit;
 mod user_checkpoint;

@@ -28,5 +28,6 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "PaidLeaves::waiting",
         "MaintenanceLock::claimed",
         "Storage::releases",
+        "Storage::underived",
     ],
 };

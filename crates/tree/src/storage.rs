@@ -13,6 +13,7 @@ use crate::paid_leaves::PaidLeaves;
 use crate::release_queue::ReleaseQueue;
 use crate::stats::PageTreeStats;
 use crate::system_log::{Root, SystemCheckpoint, SystemTx};
+use crate::underived::UnderivedExtents;
 use crate::usage::{StreamKind, UsageTable};
 use crate::write_counters::WriteCounters;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -119,6 +120,8 @@ pub(crate) struct Storage {
     pub usage_memory: Mutex<Reservation>,
     /// Garbage pages whose space is not given back yet.
     pub releases: Mutex<ReleaseQueue>,
+    /// Extents whose ranges could not be derived.
+    pub underived: Mutex<UnderivedExtents>,
     /// Bytes of the system log since the last checkpoint. Changed under `commit`.
     log_bytes: AtomicU64,
     /// Leaves to be merged for readers.
@@ -178,6 +181,7 @@ impl Storage {
             usage: named("Storage::usage", Mutex::default()),
             usage_memory: named("Storage::usage_memory", Mutex::new(usage_memory)),
             releases: named("Storage::releases", Mutex::default()),
+            underived: named("Storage::underived", Mutex::default()),
             log_bytes: AtomicU64::new(0),
             paid: PaidLeaves::default(),
             cold: ColdLeaves::default(),
@@ -851,7 +855,8 @@ pub(crate) fn extent_file(kind: StreamKind, extent: ExtentId) -> String {
     format!("{directory}/{extent}.extent")
 }
 
-fn cache_key(id: PageId) -> CacheKey {
+/// Returns the place of an index page, as the cache knows it.
+pub(crate) fn cache_key(id: PageId) -> CacheKey {
     CacheKey {
         file: u128::from(id.extent.0) | 1 << 127,
         offset: u64::from(id.offset),

@@ -2,8 +2,9 @@
 //! dropped. A collection of such an extent derives them from the index pages, which name all base
 //! pages.
 
+use crate::page::Page;
 use crate::page_id::PageId;
-use crate::storage::{Storage, extent_file};
+use crate::storage::{Storage, cache_key, extent_file};
 use crate::usage::{ByteRanges, SealedExtent, StreamKind};
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_fs::{Error, ErrorKind, Result};
@@ -81,7 +82,8 @@ impl Storage {
     ///
     /// A damaged index page hides what is below it. Extents without a page there get their ranges.
     ///
-    /// Cost: a read of all index pages, through the cache, and 8 bytes of memory for each page.
+    /// Cost: a read of all index pages, but for those in the cache, and 8 bytes of memory for each
+    /// page.
     ///
     /// Errors: those of reading, but for damage.
     pub fn derive_ranges(
@@ -118,8 +120,24 @@ impl Storage {
                 Error::corruption(&path, 0, what)
             });
         }
+        drop(usage);
+        if !derived.damaged.is_empty() {
+            let written = self.written.by_stream(StreamKind::Base);
+            let failed = derived.failed.clone();
+            (self.underived.lock()).note(&derived.damaged, failed, written);
+        }
         (self.written.derived_ranges).fetch_add(derived.known.len() as u64, SeqCst);
         Ok(derived)
+    }
+
+    /// Returns which of some extents have no ranges because of damage, and that damage.
+    pub fn underived_among(
+        &self,
+        extents: &BTreeSet<ExtentId>,
+    ) -> (BTreeSet<ExtentId>, Option<Error>) {
+        let written = self.written.by_stream(StreamKind::Base);
+        let base_bytes = self.base_bytes();
+        self.underived.lock().among(extents, written, base_bytes)
     }
 
     /// Returns the extents whose ranges are to be derived, without pages.
@@ -170,7 +188,7 @@ impl Storage {
             if !goes_on() {
                 return Ok(None);
             }
-            match self.index_page(&view, key, level) {
+            match self.index_page_once(base, level) {
                 Ok(page) => {
                     let children = (0..page.count()).map(|i| page.child(i));
                     unvisited.extend(children.map(|child| (child, level - 1)));
@@ -180,6 +198,16 @@ impl Storage {
             }
         }
         Ok(Some(failed))
+    }
+
+    /// Returns an index page by its base page. A page that is not in the cache stays out of it: a
+    /// walk of all of them would replace what lookups need.
+    fn index_page_once(&self, base: PageId, level: u8) -> Result<Page> {
+        let page = match self.env.cache().get(cache_key(base)) {
+            Some(bytes) => Page::of_cached(bytes),
+            None => self.page_uncached(StreamKind::Base, base)?,
+        };
+        self.check_index_page(base, page, level)
     }
 }
 

@@ -255,6 +255,78 @@ fn a_damaged_index_page_keeps_only_extents_with_pages_below_it() {
     assert!(stayed > 5 && collected > 5, "{stayed} {collected}");
 }
 
+/// Regression test: each maintenance walked all index pages again as long as one was damaged. Now
+/// the damage is reported without a walk, and met again when a part of the tree was written.
+#[test]
+fn damage_that_hides_pages_is_not_walked_to_at_each_try() {
+    let (fs, options, mut model) = with_victims(9, 0);
+    // No index page stays in the cache.
+    let env = Env::builder(fs.clone()).seed(9).cache_bytes(0).build();
+    let tree = PageTree::open(&env, DIR, &options).unwrap();
+    let storage = &*tree.storage;
+    let (live, view) = (live_pages(storage), storage.view());
+    let path = storage.path(&view, &key(1000)).unwrap();
+    let index_page = path.steps.last().unwrap();
+    let base_of = |key: PageId| storage.pages_of(&view, key).unwrap().base;
+    let index = base_of(index_page.key);
+    let mut children = (0..index_page.page.count()).map(|i| base_of(index_page.page.child(i)));
+    let is_victim = |page: &PageId| live.contains_key(&page.extent) && page.extent != index.extent;
+    let below = children.find(is_victim).expect("a leaf of a victim").extent;
+    drop(view);
+    let damaged = path_of(index.extent);
+    let flip = || {
+        let at = u64::from(index.offset + index.len - 1);
+        fs.flip_bit(&damaged, at, 1).unwrap();
+    };
+    flip();
+    let victims = BTreeSet::from([below]);
+    let reads_of_try = || {
+        let before = fs.stats().reads;
+        let e = storage.relocate_bases(&victims, &|| true).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        assert_eq!(e.path(), Some(&*damaged), "{e}");
+        fs.stats().reads - before
+    };
+    assert!(reads_of_try() > 10);
+    assert_eq!(reads_of_try(), 0);
+    // Other extents are collected meanwhile.
+    let others = live.keys().copied().filter(|id| *id != index.extent);
+    let _ = storage.relocate_bases(&others.collect(), &|| true);
+    assert!(storage.stats().derived_extent_ranges > 0);
+    // The damage was one of a transfer. What the index page hid is found again.
+    flip();
+    let random = Random::from_seed(9);
+    for round in 20..30 {
+        write_both(&tree, &mut model, some_changes(&random, 2000, round));
+        tree.maintain().unwrap();
+    }
+    storage.relocate_bases(&victims, &|| true).unwrap();
+    let usage = storage.usage.lock().get(below).cloned();
+    assert!(usage.is_none_or(|usage| usage.valid == 0));
+    tree.verify().unwrap();
+    assert!(content(storage, &storage.view()).unwrap() == model);
+    tree.close().unwrap();
+}
+
+/// A walk of all index pages leaves the cache to lookups.
+#[test]
+fn a_walk_leaves_the_cache_as_it_is() {
+    let (fs, options, _) = with_victims(10, 0);
+    let storage = open_with(&fs, &options).unwrap();
+    let cache = storage.env.cache();
+    storage.get(&storage.view(), &key(1000), true).unwrap();
+    let before = cache.stats();
+    assert!(before.inserts > 0, "a lookup puts its pages there");
+    let derived = storage.derive_ranges(&BTreeSet::new(), &|| true).unwrap();
+    assert!(!derived.known.is_empty());
+    let after = cache.stats();
+    assert_eq!((after.inserts, after.used), (before.inserts, before.used));
+    assert!(
+        after.hits > before.hits,
+        "pages in the cache are not read again"
+    );
+}
+
 /// Bytes that count as in use, and that no index page names, are a defect of the tables.
 #[test]
 fn bytes_in_use_without_a_page_are_reported() {
