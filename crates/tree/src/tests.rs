@@ -4,6 +4,7 @@ mod cold_leaves;
 mod compaction_waves;
 mod damaged_chains;
 mod dropped_entries;
+mod failed_compactions;
 mod index_deltas;
 mod mapping_limit;
 mod releases;
