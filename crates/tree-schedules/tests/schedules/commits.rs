@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 const ROUNDS: u64 = 4;
 
-fn model(totals: &Counts, costs: &Counts) {
+fn model(totals: &Counts, costs: &Counts, ranges: &Counts) {
     let script = Script {
         salt: below(u64::MAX),
         is_preloaded: percent(70),
@@ -69,6 +69,8 @@ fn model(totals: &Counts, costs: &Counts) {
     count(costs, 1, stats.leaves_merged_for_readers);
     count(costs, 2, stats.cold_leaves_merged);
     count(costs, 3, stats.system_checkpoints);
+    count(ranges, 0, stats.derived_extent_ranges);
+    count(ranges, 1, stats.extents_without_ranges);
     world.inspect();
     if percent(50) {
         world.release_all();
@@ -82,25 +84,28 @@ fn model(totals: &Counts, costs: &Counts) {
 
 #[test]
 fn commits_keep_one_order_in_any_schedule() {
-    let (totals, costs) = (counts(), counts());
+    let (totals, costs, ranges) = (counts(), counts(), counts());
     let mut schedules = 0;
     for seed in campaign::cases(0..8 * campaign::scale()) {
         let _repeat = repeat!(commits_keep_one_order_in_any_schedule, "BASALT_CASE={seed}");
-        let (totals, costs) = (totals.clone(), costs.clone());
-        case(seed, move || model(&totals, &costs));
+        let (totals, costs, ranges) = (totals.clone(), costs.clone(), ranges.clone());
+        case(seed, move || model(&totals, &costs, &ranges));
         schedules += CASE as u64;
     }
     let [steps, for_readers, cold, checkpoints, cuts] = std::array::from_fn(|i| counted(&costs, i));
     let total = |which| counted(&totals, which);
     let (sights, reconciled, overlapped) = (total(SIGHTS), total(RECONCILED), total(OVERLAPPED));
     let (index, erased) = (total(WITH_INDEX_DELTAS), total(ERASED));
+    let (derived, without) = (counted(&ranges, 0), counted(&ranges, 1));
     basalt_sim::campaign!(
         "tree_commit_schedules={schedules} steps={steps} sights={sights} cuts={cuts} \
          reconciled={reconciled} overlapped={overlapped} with_index_deltas={index} \
          erased={erased} merged_for_readers={for_readers} cold={cold} \
-         system_checkpoints={checkpoints}"
+         system_checkpoints={checkpoints} derived_ranges={derived} without_ranges={without}"
     );
     if campaign::case().is_none() {
+        assert!(derived > schedules / 16, "{derived} ranges were derived");
+        assert!(without > schedules / 16, "{without} extents without ranges");
         assert_eq!(cuts, schedules);
         assert!(sights > 8 * schedules, "{sights} contents were seen");
         assert!(reconciled > 4 * schedules, "{reconciled} parts of pages");

@@ -1,6 +1,6 @@
 //! Writes whose effect a record of the memory tier decides: one thread writes, records and
-//! confirms, or goes back, beside maintenance, readers, copies and power cuts. A recovery has
-//! exactly the recorded writes.
+//! confirms, or goes back, beside maintenance, readers, copies and power cuts. Before it goes back,
+//! two threads may compact what it has written. A recovery has exactly the recorded writes.
 
 use crate::case;
 use crate::history::{Changes, Content, Script};
@@ -22,6 +22,8 @@ const ROLLED_BACK: usize = 0;
 const CUTS_IN_DOUBT: usize = 1;
 const COPIES: usize = 2;
 const CHECKPOINTS: usize = 3;
+/// Writes that were taken back with two compactions of different index pages behind them.
+const COMPACTED_BY_TWO: usize = 4;
 
 /// The entries of a round.
 struct RoundEntries {
@@ -116,7 +118,13 @@ impl World {
 
     /// Writes one or two rounds behind `before`, which one record decides about. Then records that
     /// they count, or goes back. Returns the last round that counts.
-    fn flush(&self, before: u64, next_note: &mut u64, goes_back: bool) -> u64 {
+    fn flush(
+        self: &Arc<Self>,
+        before: u64,
+        next_note: &mut u64,
+        goes_back: bool,
+        own: &Counts,
+    ) -> u64 {
         let _alone = goes_back.then(|| self.gate.write().unwrap());
         let last = ROUNDS.min(before + 1 + below(2));
         let mut notes = Vec::new();
@@ -135,6 +143,9 @@ impl World {
             self.records.lock().unwrap().in_doubt = false;
             return last;
         }
+        if percent(70) {
+            self.compact_by_two(own);
+        }
         let counts = self.records().notes;
         let back = self.tree.roll_back(&|note| counts.contains(note));
         back.expect("goes back");
@@ -143,6 +154,20 @@ impl World {
         assert!(found == self.content(before), "it did not go back");
         self.records.lock().unwrap().in_doubt = false;
         before
+    }
+
+    /// Compacts what is due in two threads.
+    fn compact_by_two(self: &Arc<Self>, own: &Counts) {
+        let threads = [0, 1].map(|_| {
+            let world = self.clone();
+            shuttle::thread::spawn(move || {
+                let done = world.tree.compact_concurrently(&|| true);
+                done.expect("compacts")
+            })
+        });
+        let done = threads.map(|thread| thread.join().unwrap());
+        let by_both = done.iter().all(|count| *count > 0);
+        count(own, COMPACTED_BY_TWO, u64::from(by_both));
     }
 
     fn look(&self) {
@@ -206,7 +231,7 @@ fn model(own: &Counts) {
         let (mut rounds, mut note) = (0, 0);
         while rounds < ROUNDS {
             let goes_back = percent(30);
-            rounds = flusher.flush(rounds, &mut note, goes_back);
+            rounds = flusher.flush(rounds, &mut note, goes_back, &counts);
             count(&counts, ROLLED_BACK, u64::from(goes_back));
         }
     }));
@@ -268,15 +293,18 @@ fn recorded_writes_alone_survive_in_any_schedule() {
         case(seed, move || model(&own));
         schedules += CASE as u64;
     }
-    let [rolled_back, in_doubt, copies, checkpoints] = std::array::from_fn(|i| counted(&own, i));
+    let [rolled_back, in_doubt, copies, checkpoints, by_two] =
+        std::array::from_fn(|i| counted(&own, i));
     basalt_sim::campaign!(
         "tree_unconfirmed_schedules={schedules} rolled_back={rolled_back} \
-         cuts_in_doubt={in_doubt} copies_in_doubt={copies} system_checkpoints={checkpoints}"
+         cuts_in_doubt={in_doubt} copies_in_doubt={copies} system_checkpoints={checkpoints} \
+         compacted_by_two={by_two}"
     );
     if campaign::case().is_none() {
         assert!(rolled_back > schedules / 2, "{rolled_back} went back");
         assert!(in_doubt > schedules / 2, "{in_doubt} cuts in doubt");
         assert!(copies > schedules / 10, "{copies} copies in doubt");
         assert!(checkpoints > schedules, "{checkpoints} checkpoints");
+        assert!(by_two > schedules / 10, "{by_two} were compacted by two");
     }
 }

@@ -21,11 +21,14 @@ pub fn options(leaf_delta_bytes: usize) -> TreeOptions {
         .page_bytes(256)
         .block_bytes([16, 128][below(2) as usize])
         .extent_bytes(4 << 10)
-        .max_deltas(2)
+        // From 4 on, the pages of different extents are due at different numbers of delta pages.
+        .max_deltas([2, 2, 2, 5][below(4) as usize])
         .overwrite_ratio([0.5, 2.5][below(2) as usize])
         .leaf_delta_bytes(Some(leaf_delta_bytes))
         .cold_merge_ratio(100.0)
         .mapping_bytes([0, 1 << 20][below(2) as usize])
+        // Extents lose their ranges, and collections derive them.
+        .usage_bytes([0, 16, 1 << 20][below(3) as usize])
         .compression(Compression::None)
         .base_garbage(0.3)
         .delta_garbage(0.3)
