@@ -71,6 +71,7 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
         "-p basalt-transactions-schedules ",
         "-p basalt-server ",
         "-p basalt-stream ",
+        "-p basalt-stream-schedules ",
         "-p basalt-tree ",
         "-p basalt-tree-schedules ",
         "-p basalt-cli ",
