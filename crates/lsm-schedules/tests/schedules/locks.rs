@@ -38,15 +38,9 @@ const NOT_TAKEN: &[&str] = &[
     "FamilyPages::unrecorded_blobs",
 ];
 
-/// Fails if a schedule of this thread took a lock that is not listed, or took locks in an order
-/// that is not documented.
+/// Checks the locks of the schedules of this thread ([`lock_log::assert_order`]).
 pub fn check_order() {
-    let wrong = lock_log::violations(&CRATES);
-    assert!(
-        wrong.is_empty(),
-        "not as in `LOCK_ORDER` of the crates:\n{}",
-        wrong.join("\n")
-    );
+    lock_log::assert_order(&CRATES);
 }
 
 /// Fails unless a schedule of this thread has taken each of these locks.

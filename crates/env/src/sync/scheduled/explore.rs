@@ -1,7 +1,7 @@
 //! Runs a model under many schedules, each from a seed. For the tests of the packages that build
 //! under the scheduler.
 
-use super::lock_log;
+use super::lock_log::{self, CrateLocks};
 use shuttle::rand::{RngCore, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
@@ -36,6 +36,12 @@ pub fn case(seed: u64, model: impl Fn() + Send + Sync + 'static) {
         Runner::new(PctScheduler::new_from_seed(seed, 4, CASE), config).run(model)
     };
     assert_eq!(run, CASE, "every schedule was run to its end");
+}
+
+/// Runs one case as [`case`] does, and then [`lock_log::assert_order`].
+pub fn case_with_locks(seed: u64, crates: &[CrateLocks], model: impl Fn() + Send + Sync + 'static) {
+    case(seed, model);
+    lock_log::assert_order(crates);
 }
 
 /// Returns a number below `n`, which is not 0. The schedule's seed repeats it.

@@ -127,6 +127,17 @@ pub fn violations(crates: &[CrateLocks]) -> Vec<String> {
     found
 }
 
+/// Fails if a schedule of this thread took a lock that is not listed, or took locks in an order
+/// that is not documented.
+pub fn assert_order(crates: &[CrateLocks]) {
+    let wrong = violations(crates);
+    assert!(
+        wrong.is_empty(),
+        "not as in `LOCK_ORDER` of the crates:\n{}",
+        wrong.join("\n")
+    );
+}
+
 /// Returns what is wrong with taking the second lock while the first is held. Locks that are not
 /// listed are reported by [`violations`].
 pub fn violation(crates: &[CrateLocks], pair: &LockPair) -> Option<String> {
