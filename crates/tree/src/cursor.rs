@@ -209,7 +209,9 @@ pub(crate) struct LeafCursor {
 pub(crate) struct LeafReads<'a> {
     /// Blocks of the largest page that the first read of blocks brings.
     ahead: usize,
+    /// If true, blocks that are read go into the cache.
     fill_cache: bool,
+    /// If true, reads of delta pages pay for merges.
     pays: bool,
     /// Pages that were read already.
     stored: Option<&'a StoredPages>,

@@ -364,3 +364,6 @@ impl Page {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

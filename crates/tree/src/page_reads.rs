@@ -114,10 +114,12 @@ pub(crate) struct PartReads<'s> {
 }
 
 impl<'s> PartReads<'s> {
+    /// Returns reads for a reader that pays for merges if its reads fill the cache.
     pub fn new(storage: &'s Storage, fill_cache: bool) -> PartReads<'s> {
         PartReads::paid(storage, fill_cache, fill_cache)
     }
 
+    /// Returns reads for a reader that pays for merges if `pays` is true.
     pub fn paid(storage: &'s Storage, fill_cache: bool, pays: bool) -> PartReads<'s> {
         PartReads {
             storage,

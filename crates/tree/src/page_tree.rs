@@ -1,6 +1,6 @@
 //! [`PageTree`]: the storage tier of the tree engine, for programs that collect changes themselves.
 
-use crate::cursor::TreeCursor;
+use crate::cursor::{KindAndValue, TreeCursor};
 use crate::entries::{Change, CheckedChanges, SortedEntries, is_delete};
 use crate::explain::PageExplanation;
 use crate::inspect::{InspectedExtent, InspectedNode, PageCounts};
@@ -265,9 +265,7 @@ impl PageTree {
         key: &[u8],
         fill_cache: bool,
     ) -> Result<FoundEntry> {
-        let found = self.storage.get(&snapshot.view, key, fill_cache)?;
-        let known = found.map(|(kind, value)| Ok((known(kind)?, value)));
-        known.transpose()
+        found_entry(self.storage.get(&snapshot.view, key, fill_cache)?)
     }
 
     /// Returns the newest entries of many keys, in their order. Pages that are not in the cache are
@@ -282,10 +280,7 @@ impl PageTree {
         admit: &mut dyn FnMut(usize) -> bool,
     ) -> Vec<Option<Result<FoundEntry>>> {
         let found = (self.storage).get_many(&snapshot.view, keys, fill_cache, admit);
-        let of_key = |found: Result<Option<(u8, Bytes)>>| match found? {
-            Some((kind, value)) => Ok(Some((known(kind)?, value))),
-            None => Ok(None),
-        };
+        let of_key = |found: Result<KindAndValue>| found.and_then(found_entry);
         found.into_iter().map(|found| found.map(of_key)).collect()
     }
 
@@ -492,7 +487,17 @@ impl PageTree {
     }
 }
 
-/// Returns the kind of an entry, if this version knows it.
+/// Returns what a search has found, with the kind of the entry.
+///
+/// Errors: those of [`known`].
+fn found_entry(found: KindAndValue) -> Result<FoundEntry> {
+    let known = found.map(|(kind, value)| Ok((known(kind)?, value)));
+    known.transpose()
+}
+
+/// Returns the kind of an entry.
+///
+/// Errors: `Unsupported` for a kind that this version does not know.
 fn known(kind: u8) -> Result<Kind> {
     Kind::from_u8(kind).ok_or_else(|| {
         Error::unsupported(format!(
@@ -566,6 +571,7 @@ impl TreeCopy {
 pub struct EntryCursor {
     storage: Arc<Storage>,
     view: Arc<View>,
+    /// If true, blocks that the cursor reads go into the cache.
     fill_cache: bool,
     /// `None` before the first seek.
     cursor: Option<TreeCursor<Arc<Storage>>>,
@@ -612,10 +618,7 @@ impl EntryCursor {
     ///
     /// Errors: `Unsupported` for an entry of a later version.
     pub fn take(&self, out: &mut Vec<u8>) -> Result<(Kind, Bytes)> {
-        let cursor = self.current();
-        cursor.key_into(out);
-        let (kind, value) = cursor.entry();
-        Ok((known(kind)?, value))
+        Ok((self.take_key(out)?, self.pinned_value()))
     }
 
     /// Appends the current key to `out`, and returns the kind of the entry. There must be one.

@@ -29,3 +29,25 @@ fn cache_keys_with_the_same_hash_differ_by_file() {
     cache.remove(one);
     assert_eq!((found(one), found(two)), (None, Some(3)));
 }
+
+/// A block that has room evicts no other one, and a full shard has no room.
+#[test]
+fn a_block_that_has_room_evicts_nothing() {
+    let cache = BlockCache::new(64 << 10, MemoryLedger::new(1 << 30));
+    let key = |n: u64| CacheKey {
+        file: 1,
+        offset: n * 4096,
+    };
+    let mut inserted = 0;
+    while cache.has_room(key(inserted), 4096) {
+        let block = Bytes::from(vec![0; 4096]);
+        cache.insert(key(inserted), block, 4096, CachePriority::Normal);
+        inserted += 1;
+        assert!(inserted < 100, "the cache is never full");
+    }
+    assert!(inserted > 8, "{inserted}");
+    assert_eq!(cache.stats().evictions, 0);
+    let block = Bytes::from(vec![0; 4096]);
+    cache.insert(key(inserted), block, 4096, CachePriority::Normal);
+    assert!(cache.stats().evictions > 0);
+}

@@ -70,7 +70,7 @@ impl DeletedKeys {
             }
             while self.cursor.next_entry()? {
                 self.key.clear();
-                let (kind, _) = self.cursor.take(&mut self.key)?;
+                let kind = self.cursor.take_key(&mut self.key)?;
                 if &self.key[..] >= to {
                     break;
                 }

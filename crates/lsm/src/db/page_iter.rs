@@ -20,6 +20,7 @@ pub(crate) struct PageIter {
     forward: bool,
     /// The current internal key; its user key is that of the cursor's current entry.
     key: Vec<u8>,
+    /// The kind of the cursor's current entry.
     kind: Kind,
     /// The versions of the current entry, if it is a list. Otherwise the cursor has the only one.
     list: Option<Versions>,
