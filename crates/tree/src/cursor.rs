@@ -176,6 +176,10 @@ const MOST_AHEAD: usize = 64;
 /// one comparison finds that it stays the first one.
 const FEW_SOURCES: usize = 16;
 
+/// If a source stays the first one for so many entries, a search finds out for how many more. Then
+/// these are not compared.
+const RUN_FROM: usize = 3;
+
 /// Most bytes of blocks that the first read of a scan brings, up to a quarter of a page. For the
 /// device, they cost about as much as one block.
 const FIRST_READ: usize = 16 << 10;
@@ -193,6 +197,12 @@ pub(crate) struct LeafCursor {
     ordered: Option<bool>,
     /// The direction in which the next entries of all sources are loaded.
     ready: Option<bool>,
+    /// Number of the next entries, forward, that are in the first source and need no comparison.
+    run: usize,
+    /// How many times in a row the first source stayed the first one.
+    stayed: usize,
+    /// Memory for a key.
+    next_key: Vec<u8>,
     /// Blocks of the largest page that the next read of blocks brings.
     ahead: usize,
     /// What reads of delta pages pay for, if the cursor reads for a reader
@@ -262,14 +272,31 @@ impl LeafCursor {
         let pages = &leaf.pages;
         let refs = refs_of(Some(pages.base), &pages.deltas);
         let mut parts = PartReads::paid(storage, how.fill_cache, how.pays);
-        for of in &refs {
-            if let Some(stored) = how.stored.and_then(|stored| stored.get(&of.1)) {
-                parts.give(*of, stored.clone());
-            }
+        let mut whole: SmallVec<[Option<Source>; 5]> = SmallVec::new();
+        for (n, of) in refs.iter().enumerate() {
+            // Of a page that several leaves share, each of them needs little.
+            let is_shared = n > 0 && pages.deltas[n - 1].part.is_some();
+            whole.push(match how.stored.and_then(|stored| stored.get(&of.1)) {
+                Some(stored) if !how.fill_cache && !is_shared => {
+                    let (head, page) = parts.open_whole(*of, stored)?;
+                    Some(Source::of_page(*of, head, page))
+                }
+                Some(stored) => {
+                    parts.give(*of, stored.clone());
+                    None
+                }
+                None => None,
+            });
         }
-        let heads = read_heads(&mut parts, &refs)?;
-        let sources = refs.iter().zip(heads);
-        let sources = sources.map(|(of, head)| Source::of_head(*of, head, parts.whole(*of)));
+        let others = refs.iter().zip(&whole).filter(|(_, whole)| whole.is_none());
+        let others: SmallVec<[PageRef; 5]> = others.map(|(of, _)| *of).collect();
+        let mut heads = read_heads(&mut parts, &others)?.into_iter();
+        let sources = refs.iter().zip(whole).map(|(of, whole)| {
+            whole.unwrap_or_else(|| {
+                let head = heads.next().expect("one for each of the others");
+                Source::of_head(*of, head, parts.whole(*of))
+            })
+        });
         let mut cursor = LeafCursor::new(sources.collect());
         cursor.ahead = how.ahead;
         cursor.merge = Some(leaf.merge);
@@ -289,6 +316,9 @@ impl LeafCursor {
             order: SmallVec::new(),
             ordered: None,
             ready: None,
+            run: 0,
+            stayed: 0,
+            next_key: Vec::new(),
             ahead: 1,
             merge: None,
             fill_cache: true,
@@ -350,8 +380,8 @@ impl LeafCursor {
 
     /// Loads the blocks of the next entries of some sources.
     fn load_next(&mut self, storage: &Storage, of: &[usize], forward: bool) -> Result<()> {
-        let largest = self.sources.iter().map(|source| source.used_blocks().len());
-        let largest = largest.max().unwrap_or(1);
+        let largest = self.sources.iter().map(Source::stored_blocks).max();
+        let largest = largest.unwrap_or(1).max(1);
         // A border at the end of a loaded block leads to the next one.
         loop {
             let mut blocks: SmallVec<[(usize, Range<usize>); 8]> = SmallVec::new();
@@ -359,7 +389,7 @@ impl LeafCursor {
                 if let Some(block) = self.sources[*i].missing(forward) {
                     let source = &self.sources[*i];
                     // Of a small page, a scan needs fewer blocks.
-                    let ahead = (self.ahead * source.used_blocks().len()).div_ceil(largest.max(1));
+                    let ahead = (self.ahead * source.stored_blocks()).div_ceil(largest);
                     blocks.push((*i, source.ahead(block, ahead, forward)));
                 }
             }
@@ -392,6 +422,7 @@ impl LeafCursor {
 
     fn moved(&mut self) {
         (self.current, self.ordered, self.ready) = (None, None, None);
+        (self.run, self.stayed) = (0, 0);
     }
 
     /// Moves to before the first key.
@@ -416,7 +447,20 @@ impl LeafCursor {
         self.advance(storage, false)
     }
 
+    #[inline]
     fn advance(&mut self, storage: &Storage, forward: bool) -> Result<bool> {
+        if forward && self.run > 0 {
+            self.run -= 1;
+            let first = self.order[0];
+            self.current = Some((first, self.sources[first].step_in_run()));
+            return Ok(true);
+        }
+        self.merge_next(storage, forward)
+    }
+
+    /// Moves to the next entry of all sources.
+    fn merge_next(&mut self, storage: &Storage, forward: bool) -> Result<bool> {
+        self.run = 0;
         self.make_ready(storage, forward)?;
         let Some(first) = self.top(forward) else {
             self.current = None;
@@ -433,7 +477,30 @@ impl LeafCursor {
         {
             self.step_top(storage, forward)?;
         }
+        let has_stayed = forward && self.order.first() == Some(&first);
+        self.stayed = if has_stayed { self.stayed + 1 } else { 0 };
+        if self.stayed >= RUN_FROM {
+            self.begin_run();
+        }
         Ok(true)
+    }
+
+    /// Finds out how many of the next entries are in the first source.
+    fn begin_run(&mut self) {
+        self.stayed = 0;
+        let first = &self.sources[self.order[0]];
+        self.run = match self.order.get(1) {
+            // A heap does not tell which source is the second one.
+            Some(_) if self.sources.len() > FEW_SOURCES => 0,
+            None => first.run_before(None),
+            Some(second) => {
+                let (prefix, suffix) = self.sources[*second].next_key();
+                self.next_key.clear();
+                self.next_key.extend_from_slice(prefix);
+                self.next_key.extend_from_slice(suffix);
+                first.run_before(Some(&self.next_key))
+            }
+        };
     }
 
     /// Moves the first source to its next entry, and to its new place in the order.

@@ -204,6 +204,7 @@ fn lengths(body: &[u8], at: &mut usize) -> Option<(usize, usize)> {
 }
 
 /// Returns the entry at an offset, and where it ends.
+#[inline]
 fn parse(body: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
     let mut at = at;
     let (key, value) = lengths(body, &mut at)?;
@@ -221,16 +222,19 @@ fn parse(body: &[u8], at: usize) -> Option<(Entry<'_>, usize)> {
 }
 
 impl Page {
+    #[inline]
     fn slot(&self, i: usize) -> usize {
         self.slot_field(i, 4) as usize
     }
 
+    #[inline]
     fn slot_field(&self, i: usize, field: usize) -> u32 {
         let at = self.slots + i * SLOT + field;
         let four = self.body[at..at + 4].try_into().expect("4 bytes");
         u32::from_le_bytes(four)
     }
 
+    #[inline]
     fn parse(&self, at: usize) -> Option<(Entry<'_>, usize)> {
         parse(&self.body[..self.slots], at)
     }
@@ -259,6 +263,7 @@ impl Page {
 
     /// Returns where an entry is; `i` must be below the count. A reader that looks at an entry
     /// several times decodes it once.
+    #[inline]
     pub fn place(&self, i: usize) -> EntryPlace {
         let (entry, end) = self.parse(self.slot(i)).expect("the page was verified");
         let value = end - entry.value.len();
@@ -271,6 +276,7 @@ impl Page {
     }
 
     /// Returns the key at a place without the page's prefix.
+    #[inline]
     pub fn suffix_at(&self, at: EntryPlace) -> &[u8] {
         &self.body[at.suffix as usize..at.value as usize]
     }
@@ -282,11 +288,13 @@ impl Page {
     }
 
     /// Returns kind and value at a place.
+    #[inline]
     pub fn kind_and_value_at(&self, at: EntryPlace) -> (u8, &[u8]) {
         (at.kind, &self.body[at.value as usize..at.end as usize])
     }
 
     /// Returns the common prefix of all keys.
+    #[inline]
     pub fn prefix(&self) -> &[u8] {
         &self.body[..self.prefix]
     }

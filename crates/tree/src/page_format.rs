@@ -596,8 +596,10 @@ impl PageHead {
         page.finish()
     }
 
-    /// Verifies all bytes of a page, and returns all entries.
-    fn open_all(&self, bytes: &Bytes) -> Result<Page, String> {
+    /// Verifies the blocks of a page, and returns all entries.
+    ///
+    /// Errors: a sentence that says what is wrong.
+    pub fn open_all(&self, bytes: &Bytes) -> Result<Page, String> {
         let raw = (0..self.blocks).map(|i| self.block(i).raw);
         // The blocks say how large they are. A wrong sum costs a copy.
         let raw = raw.sum::<usize>().min(bytes.len().saturating_mul(4));

@@ -158,13 +158,32 @@ impl<'s> PartReads<'s> {
         read.expect("a part that was read is there, or its error")
     }
 
+    /// Counts a read, if it is of a delta page and the reader pays for merges.
+    fn note_read(&mut self, kind: StreamKind) {
+        self.delta_reads += u64::from(self.pays && kind == StreamKind::Delta);
+    }
+
     /// Takes a page that was read ahead of the lookups, as a read of the page would bring it.
     pub fn give(&mut self, of: PageRef, stored: Bytes) {
-        self.delta_reads += u64::from(self.pays && of.0 == StreamKind::Delta);
+        self.note_read(of.0);
         match self.head(of) {
             Some(_) => drop(self.whole.insert(of.1, stored)),
             None => self.take(&Want::Head(of, of.1.len), Ok(stored)),
         }
+    }
+
+    /// Returns a page that was read ahead of the lookups, with all its entries. Nothing goes into
+    /// the cache.
+    pub fn open_whole(&mut self, of: PageRef, stored: &Bytes) -> Result<(PageHead, Page)> {
+        self.note_read(of.0);
+        let (kind, id) = of;
+        let opened = PageHead::open(id, stored).and_then(|head| {
+            let page = head.open_all(stored)?;
+            Ok((head, page))
+        });
+        let opened = opened.map_err(|what| self.storage.bad_page(kind, id, &what))?;
+        self.storage.check_stream(kind, id, opened.1.kind)?;
+        Ok(opened)
     }
 
     /// Returns the stored bytes of a page that came with its head.
@@ -230,11 +249,8 @@ impl<'s> PartReads<'s> {
     pub fn read(&mut self, mut wants: Vec<Want>) {
         let mut seen = BTreeSet::new();
         wants.retain(|want| seen.insert(want.key()));
-        if self.pays {
-            let of_delta = wants
-                .iter()
-                .filter(|want| want.span().kind == StreamKind::Delta);
-            self.delta_reads += of_delta.count() as u64;
+        for want in &wants {
+            self.note_read(want.span().kind);
         }
         let spans: Vec<Span> = wants.iter().map(Want::span).collect();
         let storage = self.storage;

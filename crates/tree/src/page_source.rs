@@ -34,7 +34,9 @@ pub(crate) fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
 pub(crate) struct Source {
     pub of: PageRef,
     pub head: PageHead,
+    /// The blocks that are loaded. If the page was decoded whole, they are one.
     pub blocks: SmallVec<[Option<Page>; 1]>,
+    is_one_block: bool,
     /// The stored bytes of the page, if they came with its head.
     pub whole: Option<Bytes>,
     /// The block of the next entry, and its entries among those of the page.
@@ -64,6 +66,7 @@ impl Source {
             of,
             whole,
             blocks: smallvec![None; head.blocks],
+            is_one_block: head.blocks == 1,
             head,
             block: 0,
             entries: 0..0,
@@ -75,6 +78,14 @@ impl Source {
             place: EntryPlace::default(),
             placed: 0,
         }
+    }
+
+    /// Returns the source of a page that was decoded whole.
+    pub fn of_page(of: PageRef, head: PageHead, page: Page) -> Source {
+        let mut source = Source::of_head(of, head, None);
+        source.blocks = smallvec![Some(page)];
+        source.is_one_block = true;
+        source
     }
 
     /// Lets only entries of a part of the page count. Reads nothing: the borders are found on the
@@ -96,7 +107,10 @@ impl Source {
 
     /// Returns the block that has a key, or the keys around it.
     pub fn block_of(&self, key: &[u8]) -> usize {
-        self.head.block_of(key)
+        match self.is_one_block {
+            true => 0,
+            false => self.head.block_of(key),
+        }
     }
 
     /// Returns the blocks that a scan from a key on reads first, at most so many. If the block of
@@ -119,14 +133,28 @@ impl Source {
         }
     }
 
+    /// Returns the number of stored blocks that may have an entry that counts.
+    pub fn stored_blocks(&self) -> usize {
+        match self.is_one_block {
+            true => self.head.blocks,
+            false => self.used_blocks().len(),
+        }
+    }
+
     /// Returns the block of an entry.
     pub fn block_of_entry(&self, entry: usize) -> usize {
-        self.head.block_of_entry(entry)
+        match self.is_one_block {
+            true => 0,
+            false => self.head.block_of_entry(entry),
+        }
     }
 
     /// Returns the entries of a block among those of the page.
     pub fn entries_of(&self, block: usize) -> Range<usize> {
-        self.head.block(block).entries
+        match self.is_one_block {
+            true => 0..self.head.count(),
+            false => self.head.block(block).entries,
+        }
     }
 
     /// Returns the number of the first entry that is not below a key. Its block is loaded.
@@ -175,20 +203,49 @@ impl Source {
         false
     }
 
+    #[inline]
     fn loaded(&self, block: usize) -> &Page {
         self.blocks[block].as_ref().expect("the block is loaded")
     }
 
     /// Returns the key of the next entry in the direction of the last [`Source::missing`].
+    #[inline]
     pub fn next_key(&self) -> (&[u8], &[u8]) {
         debug_assert!(self.placed == self.at || self.placed + 1 == self.at);
         self.key((self.block, self.place))
     }
 
     /// Returns the next entry in the direction of the last [`Source::missing`].
+    #[inline]
     pub fn next_place(&self) -> PlaceInSource {
         debug_assert!(self.placed == self.at || self.placed + 1 == self.at);
         (self.block, self.place)
+    }
+
+    /// Returns how many times [`Source::step_in_run`] may be called. Afterwards the next entry is
+    /// still in the same block, and before `key`, the next one of another source.
+    pub fn run_before(&self, key: Option<&[u8]>) -> usize {
+        debug_assert_eq!(self.placed, self.at);
+        // Entries near a border are compared with it one by one.
+        if self.low.is_some() || self.high.is_some() {
+            return 0;
+        }
+        let mut end = self.entries.end.min(self.end);
+        if let Some(key) = key {
+            let (Ok(i) | Err(i)) = self.loaded(self.block).find(key);
+            end = end.min(self.entries.start + i);
+        }
+        end.saturating_sub(self.at + 1)
+    }
+
+    /// Moves forward inside a run ([`Source::run_before`]), and returns the entry that was next.
+    #[inline]
+    pub fn step_in_run(&mut self) -> PlaceInSource {
+        let place = self.place;
+        self.at += 1;
+        self.place = self.loaded(self.block).place(self.at - self.entries.start);
+        self.placed = self.at;
+        (self.block, place)
     }
 
     /// Returns the blocks from one on that a read brings.
@@ -204,6 +261,7 @@ impl Source {
     }
 
     /// Returns the key of an entry, in two parts.
+    #[inline]
     pub fn key(&self, (block, place): PlaceInSource) -> (&[u8], &[u8]) {
         let page = self.loaded(block);
         (page.prefix(), page.suffix_at(place))
@@ -215,11 +273,13 @@ impl Source {
     }
 
     /// Returns the same as [`Source::entry`], without a count of the value's readers.
+    #[inline]
     pub fn entry_ref(&self, (block, place): PlaceInSource) -> (u8, &[u8]) {
         self.loaded(block).kind_and_value_at(place)
     }
 
     /// Returns the number of the next entry in a direction.
+    #[inline]
     pub fn next(&self, forward: bool) -> Option<usize> {
         match forward {
             true => (self.at < self.end).then_some(self.at),
@@ -227,6 +287,7 @@ impl Source {
         }
     }
 
+    #[inline]
     pub fn step(&mut self, forward: bool) {
         match forward {
             true => self.at += 1,

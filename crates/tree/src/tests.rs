@@ -8,6 +8,7 @@ mod failed_compactions;
 mod index_deltas;
 mod mapping_limit;
 mod releases;
+mod runs;
 mod scan_ahead;
 mod space_bound;
 

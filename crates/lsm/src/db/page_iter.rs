@@ -71,13 +71,17 @@ impl PageIter {
         if found {
             self.key.clear();
             self.kind = self.cursor.take_key(&mut self.key)?;
-            self.key.extend_from_slice(&[0; TRAILER_LEN]);
-            self.list = match is_list(self.kind) {
-                true => Some(versions_of((self.kind, self.cursor.pinned_value()))?),
-                false => None,
-            };
-            let at = if forward { 0 } else { self.versions() - 1 };
-            self.show(at);
+            if is_list(self.kind) {
+                let list = versions_of((self.kind, self.cursor.pinned_value()))?;
+                let at = if forward { 0 } else { list.len() - 1 };
+                self.list = Some(list);
+                self.key.extend_from_slice(&[0; TRAILER_LEN]);
+                self.show(at);
+            } else {
+                (self.list, self.at) = (None, 0);
+                let trailer = pack_trailer(0, self.kind);
+                self.key.extend_from_slice(&trailer.to_le_bytes());
+            }
             self.valid = true;
         }
         Ok(())
