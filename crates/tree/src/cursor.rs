@@ -6,7 +6,7 @@ use crate::page::Page;
 use crate::page_format::PageHead;
 use crate::page_id::PageId;
 use crate::page_reads::{PageRef, PartReads, Want};
-use crate::page_source::{PlaceInSource, Source, compare};
+use crate::page_source::{PlaceInSource, Source, SourceBlock, compare};
 use crate::path::{Path, Step};
 use crate::scan_ahead::{ScanAhead, StoredPages};
 use crate::storage::{Storage, View};
@@ -239,6 +239,15 @@ impl LeafReads<'_> {
     }
 }
 
+/// Blocks that a cursor loads.
+struct BlocksToLoad {
+    source: usize,
+    /// The block of the next entry.
+    needed: usize,
+    /// It, and those that are read with it.
+    range: Range<usize>,
+}
+
 /// Returns the pages of a leaf, the base page first, if there is one.
 pub(crate) fn refs_of(base: Option<PageId>, deltas: &[Delta]) -> Vec<PageRef> {
     let base = base.map(|id| (StreamKind::Base, id));
@@ -333,36 +342,56 @@ impl LeafCursor {
         }
     }
 
-    /// Loads blocks of sources that are not loaded, as one batch.
-    fn load(&mut self, parts: &mut PartReads<'_>, of: &[(usize, Range<usize>)]) -> Result<()> {
-        let mut missing = Vec::new();
-        let mut wants = Vec::new();
-        for (source, blocks) in of {
+    /// Loads the needed blocks of sources. If one must be read, the others of its range are read
+    /// with it, and opened when they are needed.
+    fn load(&mut self, parts: &mut PartReads<'_>, of: &[BlocksToLoad]) -> Result<()> {
+        let (mut wants, mut ahead, mut of_ahead) = (Vec::new(), Vec::new(), Vec::new());
+        for BlocksToLoad {
+            source,
+            needed,
+            range,
+        } in of
+        {
             let at = &mut self.sources[*source];
-            for block in blocks.clone() {
-                if at.blocks[block].is_some() {
-                    continue;
+            let found = match (&at.blocks[*needed], &at.whole) {
+                (SourceBlock::Loaded(_), _) => continue,
+                (SourceBlock::Stored(stored), _) => {
+                    Some(parts.block_of_stored(at.of, &at.head, *needed, stored))
                 }
-                let found = match &at.whole {
-                    Some(whole) => Some(parts.block_of_whole(at.of, &at.head, block, whole)),
-                    None => parts.block(at.of, &at.head, block),
-                };
-                match found {
-                    Some(page) => at.blocks[block] = Some(page?),
-                    None => {
-                        wants.push(Want::Block(at.of, at.head.clone(), block));
-                        missing.push((*source, block));
-                    }
+                (SourceBlock::Missing, Some(whole)) => {
+                    Some(parts.block_of_whole(at.of, &at.head, *needed, whole))
+                }
+                (SourceBlock::Missing, None) => parts.block(at.of, &at.head, *needed),
+            };
+            if let Some(page) = found {
+                at.blocks[*needed] = SourceBlock::Loaded(page?);
+                continue;
+            }
+            wants.push(Want::Block(at.of, at.head.clone(), *needed));
+            for block in range.clone().filter(|block| block != needed) {
+                let is_missing = matches!(at.blocks[block], SourceBlock::Missing);
+                if is_missing && !parts.storage.has_cached_block(at.of, &at.head, block) {
+                    ahead.push(Want::Block(at.of, at.head.clone(), block));
+                    of_ahead.push((*source, block));
                 }
             }
         }
         if wants.is_empty() {
             return Ok(());
         }
-        parts.read(wants);
-        for (source, block) in missing {
-            let at = &mut self.sources[source];
-            at.blocks[block] = Some(parts.read_block(at.of, &at.head, block)?);
+        let stored = parts.read_ahead(wants, ahead);
+        for ((source, block), stored) in of_ahead.into_iter().zip(stored) {
+            // A block that cannot be read is read again when it is needed, for its error.
+            if let Some(stored) = stored {
+                self.sources[source].blocks[block] = SourceBlock::Stored(stored);
+            }
+        }
+        for BlocksToLoad { source, needed, .. } in of {
+            let at = &mut self.sources[*source];
+            if !matches!(at.blocks[*needed], SourceBlock::Loaded(_)) {
+                let page = parts.read_block(at.of, &at.head, *needed)?;
+                at.blocks[*needed] = SourceBlock::Loaded(page);
+            }
         }
         Ok(())
     }
@@ -384,13 +413,17 @@ impl LeafCursor {
         let largest = largest.unwrap_or(1).max(1);
         // A border at the end of a loaded block leads to the next one.
         loop {
-            let mut blocks: SmallVec<[(usize, Range<usize>); 8]> = SmallVec::new();
+            let mut blocks: SmallVec<[BlocksToLoad; 4]> = SmallVec::new();
             for i in of {
-                if let Some(block) = self.sources[*i].missing(forward) {
+                if let Some(needed) = self.sources[*i].missing(forward) {
                     let source = &self.sources[*i];
                     // Of a small page, a scan needs fewer blocks.
                     let ahead = (self.ahead * source.stored_blocks()).div_ceil(largest);
-                    blocks.push((*i, source.ahead(block, ahead, forward)));
+                    blocks.push(BlocksToLoad {
+                        source: *i,
+                        needed,
+                        range: source.ahead(needed, ahead, forward),
+                    });
                 }
             }
             if blocks.is_empty() {
@@ -408,8 +441,15 @@ impl LeafCursor {
         let first = FIRST_READ.min(storage.options.page_bytes / 4);
         let most = (first / storage.options.block_bytes).max(1);
         let sources = self.sources.iter().enumerate();
-        let blocks = sources.map(|(i, source)| (i, source.first_blocks(key, most)));
-        let blocks: SmallVec<[(usize, Range<usize>); 8]> = blocks.collect();
+        let blocks = sources.map(|(source, at)| {
+            let range = at.first_blocks(key, most);
+            BlocksToLoad {
+                source,
+                needed: range.start,
+                range,
+            }
+        });
+        let blocks: SmallVec<[BlocksToLoad; 4]> = blocks.collect();
         self.ahead = self.ahead.max(most);
         let mut parts = PartReads::paid(storage, self.fill_cache, self.pays);
         self.load(&mut parts, &blocks)?;

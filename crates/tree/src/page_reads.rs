@@ -210,7 +210,18 @@ impl<'s> PartReads<'s> {
         whole: &Bytes,
     ) -> Result<Page> {
         let stored = whole.slice(head.block(number).stored);
-        let page = self.open_block(of, head, number, &stored)?;
+        self.block_of_stored(of, head, number, &stored)
+    }
+
+    /// Returns a block of a page, whose stored bytes these are.
+    pub fn block_of_stored(
+        &self,
+        of: PageRef,
+        head: &PageHead,
+        number: usize,
+        stored: &Bytes,
+    ) -> Result<Page> {
+        let page = self.open_block(of, head, number, stored)?;
         let key = block_key(of.1, head, number);
         self.fill(key, page.to_cached(), CachePriority::Normal);
         Ok(page)
@@ -249,36 +260,47 @@ impl<'s> PartReads<'s> {
     pub fn read(&mut self, mut wants: Vec<Want>) {
         let mut seen = BTreeSet::new();
         wants.retain(|want| seen.insert(want.key()));
+        self.read_ahead(wants, Vec::new());
+    }
+
+    /// Reads `wants` as [`PartReads::read`] does, and `ahead` with them. No part is in them twice.
+    /// Returns the stored bytes, not verified, of those in `ahead` that could be read.
+    pub fn read_ahead(&mut self, wants: Vec<Want>, ahead: Vec<Want>) -> Vec<Option<Bytes>> {
+        let mut stored = vec![None; ahead.len()];
+        let needed = wants.len();
+        let wants: Vec<Want> = wants.into_iter().chain(ahead).collect();
         for want in &wants {
             self.note_read(want.span().kind);
         }
         let spans: Vec<Span> = wants.iter().map(Want::span).collect();
         let storage = self.storage;
-        if let ([want], [span]) = (&wants[..], &spans[..]) {
-            let read = storage
-                .stream(span.kind)
-                .read(span.address(), span.len as usize);
-            self.take(want, read);
-            return;
-        }
-        let runs = runs_of(&spans);
-        storage.read_runs(runs, &mut |run, read| {
+        let read_span = |span: Span| {
+            let stream = storage.stream(span.kind);
+            stream.read(span.address(), span.len as usize)
+        };
+        let mut take = |i: usize, read: Result<Bytes>| match i.checked_sub(needed) {
+            None => self.take(&wants[i], read),
+            Some(ahead) => stored[ahead] = read.ok(),
+        };
+        let mut each = |run: &Run, read: Result<Bytes>| {
             for i in &run.of {
                 let begin = (spans[*i].offset - run.span.offset) as usize;
                 let bytes = match &read {
                     // A part alone may be in reach of a damaged extent.
-                    Err(_) if run.of.len() > 1 => {
-                        let span = spans[*i];
-                        storage
-                            .stream(span.kind)
-                            .read(span.address(), span.len as usize)
-                    }
+                    Err(_) if run.of.len() > 1 => read_span(spans[*i]),
                     Err(e) => Err(e.clone()),
                     Ok(read) => Ok(read.slice(begin..begin + spans[*i].len as usize)),
                 };
-                self.take(&wants[*i], bytes);
+                take(*i, bytes);
             }
-        });
+        };
+        let runs = runs_of(&spans);
+        match &runs[..] {
+            // The thread waits for it in any case.
+            [run] => each(run, read_span(run.span)),
+            _ => storage.read_runs(runs, &mut each),
+        }
+        stored
     }
 
     /// Verifies what was read of a part, and keeps it.

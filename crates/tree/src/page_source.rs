@@ -30,12 +30,22 @@ pub(crate) fn compare(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
     if is_swapped { order.reverse() } else { order }
 }
 
+/// A block of a source.
+#[derive(Clone)]
+pub(crate) enum SourceBlock {
+    /// It must be read.
+    Missing,
+    /// It was read together with one that was needed. It goes into the cache when it is needed.
+    Stored(Bytes),
+    Loaded(Page),
+}
+
 /// A page of a leaf, and the entries of it that count. Its blocks are read when they are needed.
 pub(crate) struct Source {
     pub of: PageRef,
     pub head: PageHead,
-    /// The blocks that are loaded. If the page was decoded whole, they are one.
-    pub blocks: SmallVec<[Option<Page>; 1]>,
+    /// If the page was decoded whole, this is one block.
+    pub blocks: SmallVec<[SourceBlock; 1]>,
     is_one_block: bool,
     /// The stored bytes of the page, if they came with its head.
     pub whole: Option<Bytes>,
@@ -65,7 +75,7 @@ impl Source {
         Source {
             of,
             whole,
-            blocks: smallvec![None; head.blocks],
+            blocks: smallvec![SourceBlock::Missing; head.blocks],
             is_one_block: head.blocks == 1,
             head,
             block: 0,
@@ -83,7 +93,7 @@ impl Source {
     /// Returns the source of a page that was decoded whole.
     pub fn of_page(of: PageRef, head: PageHead, page: Page) -> Source {
         let mut source = Source::of_head(of, head, None);
-        source.blocks = smallvec![Some(page)];
+        source.blocks = smallvec![SourceBlock::Loaded(page)];
         source.is_one_block = true;
         source
     }
@@ -113,15 +123,10 @@ impl Source {
         }
     }
 
-    /// Returns the blocks that a scan from a key on reads first, at most so many. If the block of
-    /// the key is there, it is the only one.
+    /// Returns the blocks that a scan from a key on reads first, at most so many. The first one has
+    /// the key.
     pub fn first_blocks(&self, key: &[u8], most: usize) -> Range<usize> {
         let block = self.block_of(key);
-        let most = if self.blocks[block].is_some() {
-            1
-        } else {
-            most
-        };
         block..(block + most).min(self.used_blocks().end).max(block + 1)
     }
 
@@ -171,7 +176,7 @@ impl Source {
             let next = self.next(forward)?;
             if !self.entries.contains(&next) {
                 let block = self.block_of_entry(next);
-                if self.blocks[block].is_none() {
+                if !matches!(self.blocks[block], SourceBlock::Loaded(_)) {
                     return Some(block);
                 }
                 (self.block, self.entries) = (block, self.entries_of(block));
@@ -205,7 +210,10 @@ impl Source {
 
     #[inline]
     fn loaded(&self, block: usize) -> &Page {
-        self.blocks[block].as_ref().expect("the block is loaded")
+        match &self.blocks[block] {
+            SourceBlock::Loaded(page) => page,
+            _ => unreachable!("the block is loaded"),
+        }
     }
 
     /// Returns the key of the next entry in the direction of the last [`Source::missing`].

@@ -17,7 +17,7 @@ fn part() -> Source {
     let head = PageHead::open(id, &bytes).unwrap();
     let page = Page::open(id, &bytes).unwrap();
     let mut source = Source::of_head((StreamKind::Delta, id), head, None);
-    source.blocks = smallvec![Some(page)];
+    source.blocks = smallvec![SourceBlock::Loaded(page)];
     source.bound(Some(&Part {
         low: b"k3".as_slice().into(),
         has_low: true,

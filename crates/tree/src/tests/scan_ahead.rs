@@ -31,8 +31,12 @@ fn with_options() -> TreeOptions {
 
 /// Returns a tree with delta pages on some leaves, opened with an empty cache.
 fn opened(fs: &Arc<SimFs>) -> PageTree {
+    opened_with(fs, &with_options())
+}
+
+fn opened_with(fs: &Arc<SimFs>, options: &TreeOptions) -> PageTree {
     let env = Env::for_tests(fs.clone(), 1);
-    let tree = PageTree::open(&env, DIR, &with_options()).unwrap();
+    let tree = PageTree::open(&env, DIR, options).unwrap();
     let put = |keys: &mut dyn Iterator<Item = usize>, value: &[u8]| {
         let keys: Vec<Vec<u8>> = keys.map(key).collect();
         tree.write(keys.iter().map(|key| (&key[..], Some(value))))
@@ -43,7 +47,7 @@ fn opened(fs: &Arc<SimFs>) -> PageTree {
     put(&mut (0..KEYS / 2).step_by(7), &[b'b'; VALUE]);
     tree.close().unwrap();
     let env = Env::for_tests(fs.clone(), 2);
-    PageTree::open(&env, DIR, &with_options()).unwrap()
+    PageTree::open(&env, DIR, options).unwrap()
 }
 
 fn reads(tree: &PageTree) -> u64 {
@@ -116,6 +120,37 @@ fn a_short_scan_reads_no_leaf_ahead() {
     assert!(bytes(&tree) > before);
     // Two leaves and an index page.
     assert!(most < 3 * 4096, "{most} bytes");
+    tree.abandon().unwrap();
+}
+
+/// A scan reads several blocks at once. Those that it does not come to do not go into the cache,
+/// and a scan that comes to them reads nothing again.
+#[test]
+fn a_scan_caches_the_blocks_that_it_needs() {
+    let fs = disk(1);
+    // A leaf has 25 blocks or so, and does not come whole with its head.
+    let options = TreeOptions {
+        block_bytes: 200,
+        ..with_options()
+    };
+    let tree = opened_with(&fs, &options);
+    let snapshot = tree.snapshot();
+    let begins = || (2100..3900).step_by(45);
+    let scans = begins().count() as u64;
+    let of_scans = |count: usize| {
+        let before = (cached(&tree).inserts, reads(&tree));
+        for from in begins() {
+            scan(&mut tree.cursor(&snapshot, true), from, count, true);
+        }
+        (cached(&tree).inserts - before.0, reads(&tree) - before.1)
+    };
+    let (inserts, read) = of_scans(1);
+    println!("{scans} scans of an entry: {inserts} inserts, {read} reads");
+    // The head, the block of the entry, and that of the next entry.
+    assert!(inserts <= 3 * scans + 5, "{inserts} inserts");
+    let (_, read) = of_scans(4);
+    println!("{scans} scans of four entries: {read} reads");
+    assert!(read <= scans + scans / 4, "{read} reads");
     tree.abandon().unwrap();
 }
 
