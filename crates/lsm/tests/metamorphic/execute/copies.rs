@@ -56,8 +56,9 @@ impl Execution<'_> {
     pub(super) fn checkpoint(&mut self) {
         let target = name(self.copies);
         let made = self.db().checkpoint(&target, &self.settings.checkpoint);
-        self.say(format!("checkpoint: {}", outcome(&made)));
+        // Before the comparison, which would name no more than the kind of the error.
         let report = made.expect("nothing is in its way");
+        self.say("checkpoint: ok".to_string());
         self.copies += 1;
         self.did("checkpoints", 1);
         self.did("checkpoints_with_logs", u64::from(report.log_bytes > 0));
