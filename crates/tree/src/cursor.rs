@@ -176,8 +176,8 @@ const MOST_AHEAD: usize = 64;
 /// one comparison finds that it stays the first one.
 const FEW_SOURCES: usize = 16;
 
-/// If a source stays the first one for so many entries, a search finds out for how many more. Then
-/// these are not compared.
+/// After this many entries in a row from one source, a search finds how many more follow. They are
+/// not compared with those of other sources.
 const RUN_FROM: usize = 3;
 
 /// Most bytes of blocks that the first read of a scan brings, up to a quarter of a page. For the
@@ -201,7 +201,7 @@ pub(crate) struct LeafCursor {
     run: usize,
     /// How many times in a row the first source stayed the first one.
     stayed: usize,
-    /// Memory for a key.
+    /// The next key of the second source, in memory that is used again.
     next_key: Vec<u8>,
     /// Blocks of the largest page that the next read of blocks brings.
     ahead: usize,
@@ -498,7 +498,7 @@ impl LeafCursor {
         self.merge_next(storage, forward)
     }
 
-    /// Moves to the next entry of all sources.
+    /// Moves to the next entry as [`LeafCursor::advance`] does, and compares the sources for it.
     fn merge_next(&mut self, storage: &Storage, forward: bool) -> Result<bool> {
         self.run = 0;
         self.make_ready(storage, forward)?;

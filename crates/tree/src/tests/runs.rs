@@ -38,7 +38,7 @@ fn filled(tree: &PageTree, rng: &mut Rng) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> 
     model
 }
 
-/// Checks the current entry of a cursor. Deletions that a merge dropped are not shown.
+/// Checks the current entry of a cursor against that of the model.
 fn assert_at(cursor: &EntryCursor, expected: (&Vec<u8>, &Option<Vec<u8>>), seed: u64) {
     let mut found = Vec::new();
     let (kind, value) = cursor.take(&mut found).unwrap();
