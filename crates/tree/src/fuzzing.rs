@@ -4,6 +4,7 @@
 //! The module is compiled only for tests and under coverage-guided fuzzing (`--cfg fuzzing`).
 //! `docs/testing/fuzzing.md` lists the targets with the promise that each checks.
 
+use crate::features;
 use crate::mapping::{Change, Delta, Effects, MappingTable, Pages, Part, State};
 use crate::page::{Page, PageKind};
 use crate::page_format::{PageBuilder, PageHead, PageLayout, reseal};
@@ -14,6 +15,7 @@ use basalt_fs::Bytes;
 use basalt_kv::codec::Compression;
 use basalt_sim::mutate::{Target, Verdict};
 use basalt_stream::ExtentId;
+use std::path::Path;
 
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[
@@ -235,6 +237,7 @@ fn system_transaction(bytes: &[u8]) -> Verdict {
         return Verdict::Refused;
     };
     assert_eq!(SystemTx::decode(&tx.encode()), Some(tx.clone()));
+    features::check(bytes, Path::new("tree")).expect("its features are known");
     let (table, _) = loaded(&checkpoint());
     if table.check(&tx.changes).is_ok() {
         let mut effects = Effects::default();
@@ -253,6 +256,7 @@ fn system_checkpoint(bytes: &[u8]) -> Verdict {
     };
     let again = SystemCheckpoint::decode(&joined(&checkpoint));
     assert_eq!(again.as_ref(), Some(&checkpoint));
+    features::check(bytes, Path::new("tree")).expect("its features are known");
     let (table, mut usage) = loaded(&checkpoint);
     table.sums(1);
     for kind in [StreamKind::Base, StreamKind::Delta] {

@@ -39,6 +39,7 @@ mod due_pages;
 mod entries;
 mod erasure;
 mod explain;
+mod features;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -44,7 +44,8 @@ impl PageTree {
     ///
     /// Errors: `Busy` if another process has it open; `NotFound` if there is none and the options
     /// do not allow to create one; `InvalidArgument` for options outside their ranges; `Corruption`
-    /// names what is damaged.
+    /// names what is damaged; `Unsupported` names the features of a tree that a later version
+    /// wrote.
     pub fn open(env: &Env, path: impl AsRef<Path>, options: &TreeOptions) -> Result<PageTree> {
         PageTree::open_keeping(env, path, options, &|_| true)
     }
@@ -151,8 +152,10 @@ impl PageTree {
                 }
                 damage.extend(of_pages);
             }
-            // The log engine has reported it.
-            Err(e) if is_damage(&e) && !damage.is_empty() => {}
+            // The log engine has reported it. But it does not know what a later version has
+            // written.
+            Err(e) if is_damage(&e) && !damage.is_empty() && e.kind() != ErrorKind::Unsupported => {
+            }
             Err(e) if is_damage(&e) => damage.push(e),
             Err(e) => return Err(e),
         }
@@ -171,7 +174,8 @@ impl PageTree {
     /// [`PageTree::write_salvaged`]. Memory holds the first key of each page, and without logs also
     /// the last key of each leaf.
     ///
-    /// Errors: `Busy` if a process has the tree open to change it; those of the filesystem.
+    /// Errors: `Busy` if a process has the tree open to change it; `Unsupported` if a later version
+    /// wrote it; those of the filesystem.
     pub fn salvage(
         env: &Env,
         path: impl AsRef<Path>,

@@ -1,6 +1,7 @@
 //! Opening a tree: the last system checkpoint, then the system log (ArkDB, section 5.2). No page is
 //! read.
 
+use crate::features;
 use crate::mapping::Effects;
 use crate::options::TreeOptions;
 use crate::page::PageKind;
@@ -35,7 +36,7 @@ impl Storage {
     ///
     /// Errors: `NotFound` if there is none and the options do not allow to create one; `Corruption`
     /// names what is damaged, and comes also if `keep` refuses a user checkpoint that is in the
-    /// last system checkpoint.
+    /// last system checkpoint; `Unsupported` for a tree with features of a later version.
     pub fn open_keeping(
         env: &Env,
         dir: &Path,
@@ -190,6 +191,7 @@ impl Storage {
         keep: Keep<'_>,
     ) -> Result<Option<u64>> {
         let encoded = self.read_checkpoint(checkpoint, last)?;
+        features::check(&encoded, &self.dir)?;
         let found = SystemCheckpoint::decode(&encoded).ok_or_else(|| {
             self.inconsistent("the system checkpoint does not decode".to_string())
         })?;
@@ -253,6 +255,7 @@ impl Storage {
             if lsn != time + 1 {
                 return Err(bad(format!("expected transaction {}", time + 1)));
             }
+            features::check(&record, &self.dir)?;
             let tx = SystemTx::decode(&record)
                 .ok_or_else(|| bad("the record does not decode".to_string()))?;
             if tx.note.as_ref().is_some_and(|note| !keep(note)) {

@@ -524,6 +524,8 @@ impl TreeSalvage {
     ) -> Result<TreeSalvage> {
         let e = match Storage::open_read_only(env, dir, options, keep) {
             Ok(storage) => return TreeSalvage::of_tree(storage),
+            // The tree is not damaged: a later version wrote it.
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
             Err(e) if is_damage(&e) => e,
             Err(e) => return Err(e),
         };

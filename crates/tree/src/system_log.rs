@@ -6,6 +6,7 @@
 //! as one batch, so it is whole or not there.
 
 use crate::entries::DroppedEntry;
+use crate::features::{self, Features};
 use crate::mapping::{Change, State, SysTime, get_bytes, put_bytes};
 use crate::page_id::PageId;
 use crate::usage::UsageTable;
@@ -66,8 +67,18 @@ const HAS_ROOT: u8 = 1;
 const HAS_NOTE: u8 = 2;
 
 impl SystemTx {
+    /// Returns the features of the format that the record of the transaction uses.
+    fn features(&self) -> Features {
+        let to_index = |change: &Change| matches!(change, Change::Append { to_index: true, .. });
+        match self.changes.iter().any(to_index) {
+            true => features::INDEX_DELTAS,
+            false => 0,
+        }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
+        put_varint(&mut out, self.features());
         let root = self.root.map_or(0, |_| HAS_ROOT);
         let note = self.note.as_ref().map_or(0, |_| HAS_NOTE);
         out.push(root | note);
@@ -97,9 +108,12 @@ impl SystemTx {
         self.above.iter().copied().chain(changed)
     }
 
+    /// Decodes a record whose features are known. Returns `None` if it uses others than it names.
     pub fn decode(bytes: &[u8]) -> Option<SystemTx> {
-        let mut at = 1;
-        let flags = *bytes.first()?;
+        let mut at = 0;
+        let features = features::decode(bytes, &mut at)?;
+        let flags = *bytes.get(at)?;
+        at += 1;
         if flags & !(HAS_ROOT | HAS_NOTE) != 0 {
             return None;
         }
@@ -119,21 +133,37 @@ impl SystemTx {
         while at < bytes.len() {
             changes.push(Change::decode(bytes, &mut at)?);
         }
-        Some(SystemTx {
+        let tx = SystemTx {
             changes,
             above,
             root,
             note,
             dropped: Vec::new(),
-        })
+        };
+        (tx.features() & !features == 0).then_some(tx)
     }
 }
 
 impl SystemCheckpoint {
+    /// Returns the features of the format that the checkpoint uses.
+    fn features(&self) -> Features {
+        let of_index =
+            |state: &State| matches!(state, State::Live(pages) if pages.has_index_deltas);
+        let mut features = 0;
+        if self.chains.iter().any(|(_, state)| of_index(state)) {
+            features |= features::INDEX_DELTAS;
+        }
+        if self.usage.iter().any(|(_, usage)| usage.ranges.is_none()) {
+            features |= features::EXTENTS_WITHOUT_RANGES;
+        }
+        features
+    }
+
     /// Returns the records of the checkpoint. Each begins with the log sequence number of the
     /// first.
     pub fn encode(&self, first: u64) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
+        put_varint(&mut out, self.features());
         put_varint(&mut out, self.time);
         self.root.encode(&mut out);
         put_bytes(&mut out, &self.note);
@@ -158,8 +188,11 @@ impl SystemCheckpoint {
         Some((u64::from_le_bytes(*first), bytes))
     }
 
+    /// Decodes a checkpoint whose features are known. Returns `None` if it uses others than it
+    /// names.
     pub fn decode(bytes: &[u8]) -> Option<SystemCheckpoint> {
         let at = &mut 0;
+        let features = features::decode(bytes, at)?;
         let time = get_varint64(bytes, at)?;
         let root = Root::decode(bytes, at)?;
         let note = get_bytes(bytes, at)?.to_vec();
@@ -168,12 +201,14 @@ impl SystemCheckpoint {
         for _ in 0..get_varint64(bytes, at)? {
             chains.push((PageId::decode(bytes, at)?, State::decode(bytes, at)?));
         }
-        (*at == bytes.len()).then_some(SystemCheckpoint {
+        let checkpoint = SystemCheckpoint {
             time,
             root,
             note,
             chains,
             usage,
-        })
+        };
+        let is_named = checkpoint.features() & !features == 0;
+        (is_named && *at == bytes.len()).then_some(checkpoint)
     }
 }

@@ -765,6 +765,20 @@ pub(crate) fn unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Result<Vec<(u
     Ok(trees)
 }
 
+/// Returns the errors of trees that no family of a catalog has, and that a later version wrote.
+pub(crate) fn unsupported_unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Result<Vec<Error>> {
+    let options = TreeOptions::default();
+    let errors = unnamed(env, dir, catalog)?.into_iter();
+    let errors = errors.filter_map(|(id, tree)| {
+        let dir = tree_dir(dir, id, tree);
+        let opened = PageTree::open_read_only(env, dir, &options, &|_| true);
+        opened.and_then(|tree| tree.abandon()).err()
+    });
+    Ok(errors
+        .filter(|e| e.kind() == ErrorKind::Unsupported)
+        .collect())
+}
+
 /// Returns a number that no tree of a family has.
 pub(crate) fn unused_tree(env: &Env, dir: &Path, family: u32) -> Result<u32> {
     let trees = trees_of(env, dir)?.into_iter();

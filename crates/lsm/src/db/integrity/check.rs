@@ -147,6 +147,11 @@ pub(super) fn walk(
     w.progress.expect(total_bytes(env, dir, catalog));
     w.progress.step(0);
     w.tables(options, catalog)?;
+    if !learned.sure {
+        // A repair would take them for trees of families whose edits are lost.
+        let of_later = pages::unsupported_unnamed(env, dir, catalog)?;
+        w.report.damage.extend(of_later);
+    }
     w.blobs(options, catalog, learned.sure)?;
     w.logs(catalog)?;
     w.report.bytes = w.progress.walked();
