@@ -77,6 +77,10 @@ mod usage_limit;
 mod user_checkpoint;
 mod write_counters;
 
+#[cfg(feature = "schedules")]
+pub use basalt_log::LOCK_ORDER as LOG_LOCK_ORDER;
+#[cfg(feature = "schedules")]
+pub use basalt_stream::LOCK_ORDER as STREAM_LOCK_ORDER;
 pub use entries::{Change, DropObserver, DroppedEntry, EntryDecision, EntryFilter, SortedEntries};
 pub use explain::{ExplainedLeaf, ExplainedPage, IndexStep, PageExplanation, PageVerdict};
 pub use inspect::{

@@ -12,6 +12,7 @@ mod explore;
 mod ingest;
 mod locks;
 mod memtable;
+mod pages;
 mod preconditions;
 mod version;
 mod visibility;

@@ -194,7 +194,11 @@ impl<'a> FlushEntries<'a> {
     /// Returns the entry of the key. If `is_open`, what the tree has of the key is below the
     /// versions.
     fn merged(&self, mut versions: Versions, is_open: bool) -> Result<(Kind, Bytes)> {
-        if is_open && let Some(entry) = self.tree.get(&self.key, true)? {
+        let found = match is_open {
+            true => self.tree.entry(&self.key, true)?,
+            false => None,
+        };
+        if let Some(entry) = found {
             match entry {
                 (Kind::BlobRef, payload) => versions.push(self.referred(&payload)?),
                 entry => versions.extend(versions_of(entry)?),
