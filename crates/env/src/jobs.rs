@@ -43,11 +43,18 @@ pub enum JobPriority {
     Compaction,
     /// Garbage collection of blob files.
     Gc,
+    /// Compacting a tree of pages beside the job that maintains it. A job of this priority runs as
+    /// long as no other long job waits ([`Jobs::long_jobs_wait`]), and then ends.
+    Helper,
 }
+
+/// Number of priorities.
+pub(crate) const PRIORITIES: usize = JobPriority::Helper as usize + 1;
 
 const COMMIT: usize = JobPriority::Commit as usize;
 const COMPACTION: usize = JobPriority::Compaction as usize;
 const GC: usize = JobPriority::Gc as usize;
+const HELPER: usize = JobPriority::Helper as usize;
 /// Once in this many picks of a long job, a waiting GC runs before a waiting compaction. So space
 /// is also reclaimed while compactions never run out.
 const GC_TURN: u64 = 8;
@@ -65,9 +72,9 @@ struct Job {
 #[derive(Default)]
 struct PoolState {
     /// Queued jobs by priority.
-    queues: [VecDeque<Job>; 5],
+    queues: [VecDeque<Job>; PRIORITIES],
     /// Number of running jobs by priority.
-    running: [usize; 5],
+    running: [usize; PRIORITIES],
     /// Number of queued and running jobs of each owner that has any.
     owners: BTreeMap<u64, usize>,
     /// Delayed jobs, by due time and order of arrival. They count for their owner once they are
@@ -82,7 +89,7 @@ struct PoolState {
     idle: usize,
     /// True if the thread of the commit lane runs.
     lane_alive: bool,
-    /// Number of compactions and GC jobs taken so far.
+    /// Number of compactions, GC jobs and helpers taken so far.
     long_picks: u64,
     /// True if the threads must end when the queues are empty.
     stop: bool,
@@ -91,7 +98,15 @@ struct PoolState {
 
 impl PoolState {
     fn may_run_long(&self, limit: usize) -> bool {
-        self.running[COMPACTION] + self.running[GC] < limit
+        self.running[COMPACTION..].iter().sum::<usize>() < limit
+    }
+
+    /// Returns true if a compaction or garbage collection waits until another long job ends.
+    fn long_jobs_wait(&self, limit: usize) -> bool {
+        let is_queued = self.queues[COMPACTION..HELPER]
+            .iter()
+            .any(|q| !q.is_empty());
+        is_queued && !self.may_run_long(limit)
     }
 
     /// Returns true if a pool thread could start a job now.
@@ -124,7 +139,8 @@ impl PoolState {
         } else {
             (COMPACTION, GC)
         };
-        let job = self.take_from(first).or_else(|| self.take_from(second))?;
+        let job = (self.take_from(first).or_else(|| self.take_from(second)))
+            .or_else(|| self.take_from(HELPER))?;
         self.long_picks += 1;
         Some(job)
     }
@@ -181,7 +197,7 @@ impl PoolState {
 struct JobPool {
     /// Number of pool threads; 0 in stepped mode.
     threads: usize,
-    /// Most pool threads that may run compactions and GC at once.
+    /// Most pool threads that may run compactions, GC and helpers at once.
     long_limit: usize,
     /// True if a job of any owner has panicked. Frequent callers need no lock while no job has.
     panicked: AtomicBool,
@@ -422,8 +438,8 @@ pub struct Jobs(Arc<PoolHandle>);
 
 impl Jobs {
     /// Returns a pool of `n` threads, which start when first needed. At most `n - 1` of them (at
-    /// least one) run jobs of `Compaction` or `Gc` at once, so that a flush always finds a thread
-    /// when `n > 1`.
+    /// least one) run jobs of `Compaction`, `Gc` or `Helper` at once, so that a flush always finds
+    /// a thread when `n > 1`.
     pub fn threads(n: usize) -> Jobs {
         Jobs::threads_by(n, Clock::system())
     }
@@ -529,15 +545,23 @@ impl Jobs {
     pub fn notify(&self) {
         self.shared().notify();
     }
+    /// Returns true if compactions or garbage collections wait until another long job ends. A job
+    /// of [`JobPriority::Helper`] asks for it from time to time.
+    pub fn long_jobs_wait(&self) -> bool {
+        let shared = self.shared();
+        shared.state.lock().long_jobs_wait(shared.long_limit)
+    }
     /// Returns the number of queued and running jobs by priority, for metrics.
-    pub fn pending(&self) -> [usize; 5] {
+    pub fn pending(&self) -> [usize; PRIORITIES] {
         pending(self.shared())
     }
     /// Returns a function with the result of [`Jobs::pending`], for a caller that must not keep the
     /// pool's threads alive.
-    pub(crate) fn pending_reader(&self) -> impl Fn() -> [usize; 5] + Clone + Send + Sync + 'static {
+    pub(crate) fn pending_reader(
+        &self,
+    ) -> impl Fn() -> [usize; PRIORITIES] + Clone + Send + Sync + 'static {
         let shared = Arc::downgrade(self.shared());
-        move || shared.upgrade().map_or([0; 5], |s| pending(&s))
+        move || shared.upgrade().map_or([0; PRIORITIES], |s| pending(&s))
     }
     /// Returns the number of jobs that run now, without the commit lane.
     pub fn running(&self) -> usize {
@@ -672,7 +696,7 @@ impl JobOwner {
     }
 }
 
-fn pending(shared: &JobPool) -> [usize; 5] {
+fn pending(shared: &JobPool) -> [usize; PRIORITIES] {
     let state = shared.state.lock();
     std::array::from_fn(|p| state.queues[p].len() + state.running[p])
 }

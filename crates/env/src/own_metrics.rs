@@ -65,7 +65,14 @@ const MEMORY_KINDS: [Kind; 6] = [
     ("index", |u| u.index),
 ];
 
-const PRIORITIES: [&str; 5] = ["commit", "flush", "housekeeping", "compaction", "gc"];
+const PRIORITIES: [&str; crate::jobs::PRIORITIES] = [
+    "commit",
+    "flush",
+    "housekeeping",
+    "compaction",
+    "gc",
+    "helper",
+];
 
 /// Prometheus gauges are signed here. A size past 8 EiB is shown as 8 EiB.
 fn signed(n: u64) -> i64 {

@@ -32,6 +32,7 @@ fn stepped_jobs_run_by_priority_and_then_by_age() {
     assert_ne!(a.number(), b.number());
     let log = Log::default();
     for (owner, priority, what) in [
+        (&a, Helper, "helper"),
         (&a, Gc, "gc"),
         (&b, Compaction, "compaction 1"),
         (&a, Compaction, "compaction 2"),
@@ -41,12 +42,12 @@ fn stepped_jobs_run_by_priority_and_then_by_age() {
     ] {
         owner.spawn(priority, say(&log, what));
     }
-    assert_eq!(jobs.pending(), [1, 1, 1, 2, 1]);
+    assert_eq!(jobs.pending(), [1, 1, 1, 2, 1, 1]);
     assert_eq!(jobs.parallelism(), 0);
     while jobs.step() {}
-    let order = "commit, flush, housekeeping, compaction 1, compaction 2, gc";
+    let order = "commit, flush, housekeeping, compaction 1, compaction 2, gc, helper";
     assert_eq!(log.lock().unwrap().join(", "), order);
-    assert_eq!(jobs.pending(), [0; 5]);
+    assert_eq!(jobs.pending(), [0; 6]);
 }
 
 /// Runs a random program of jobs that queue jobs, wait, step and drain, all on one thread.
@@ -57,7 +58,8 @@ fn stepped_program(seed: u64) -> Vec<String> {
             if depth == 0 {
                 break;
             }
-            let priority = [Commit, Flush, Housekeeping, Compaction, Gc][random.below(5) as usize];
+            let priority =
+                [Commit, Flush, Housekeeping, Compaction, Gc, Helper][random.below(6) as usize];
             let (j, r, l, o) = (jobs.clone(), random.clone(), log.clone(), owner.clone());
             let child = format!("{name}.{child}");
             owner.spawn(priority, move || body(j, r, l, o, child, depth - 1));
@@ -86,7 +88,7 @@ fn stepped_program(seed: u64) -> Vec<String> {
         owner.spawn(Compaction, move || body(j, r, l, o, n.to_string(), 4));
     }
     while jobs.step() {}
-    assert_eq!(jobs.pending(), [0; 5], "seed {seed}");
+    assert_eq!(jobs.pending(), [0; 6], "seed {seed}");
     let log = log.lock().unwrap().clone();
     log.into_iter()
         .chain(owners.iter().map(|owner| format!("{:?}", owner.panicked())))
@@ -138,7 +140,7 @@ fn stepped_drain_and_cancel_apply_to_one_owner() {
     b.spawn(Compaction, move || drop((pool, kept)));
     assert_eq!(b.cancel(), 2);
     assert_eq!(Arc::strong_count(&held), 1);
-    assert_eq!(jobs.pending(), [0; 5]);
+    assert_eq!(jobs.pending(), [0; 6]);
     assert!(!jobs.step());
 }
 
@@ -156,7 +158,7 @@ fn a_panic_is_recorded_for_its_owner_and_the_pool_goes_on() {
         good.drain();
         assert!(ran.load(SeqCst));
         assert_eq!(good.panicked(), None);
-        assert_eq!(jobs.pending(), [0; 5]);
+        assert_eq!(jobs.pending(), [0; 6]);
     }
 }
 
@@ -185,7 +187,7 @@ fn commits_and_flushes_do_not_wait_for_compactions() {
     assert_eq!(count.load(SeqCst), 4);
     assert_eq!(
         jobs.pending(),
-        [0, 0, 0, 4, 4],
+        [0, 0, 0, 4, 4, 0],
         "six queued and two running"
     );
     open.store(true, SeqCst);
@@ -222,11 +224,42 @@ fn gc_is_not_starved_by_compactions_that_never_run_out() {
     assert!(at < 10, "gc ran as number {at} of {}", log.len());
 }
 
+/// Helpers use the threads that other long jobs leave, and give them back when one waits.
+#[test]
+fn helpers_leave_their_threads_to_other_long_jobs() {
+    let jobs = Jobs::threads(4);
+    let (of_trees, of_tables) = (jobs.new_owner(), jobs.new_owner());
+    let (running, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let open = Arc::new(AtomicBool::new(false));
+    for _ in 0..5 {
+        let (pool, open, running) = (jobs.clone(), open.clone(), running.clone());
+        let ended = ended.clone();
+        of_trees.spawn(Helper, move || {
+            running.fetch_add(1, SeqCst);
+            pool.wait_until(None, &mut || open.load(SeqCst) || pool.long_jobs_wait());
+            running.fetch_sub(1, SeqCst);
+            ended.fetch_add(1, SeqCst);
+        });
+    }
+    assert!(jobs.wait_until(None, &mut || running.load(SeqCst) == 3));
+    assert!(!jobs.long_jobs_wait() && ended.load(SeqCst) == 0);
+    for priority in [Compaction, Gc, Compaction] {
+        let count = Arc::new(AtomicUsize::new(0));
+        of_tables.spawn(priority, add_one(&count));
+        of_tables.drain();
+        assert_eq!(count.load(SeqCst), 1);
+    }
+    open.store(true, SeqCst);
+    jobs.notify();
+    of_trees.drain();
+    assert_eq!(ended.load(SeqCst), 5);
+}
+
 #[test]
 fn drain_waits_for_jobs_that_queue_jobs() {
     fn tree(owner: &JobOwner, depth: u32, count: &Arc<AtomicU64>) {
         let (own, counter) = (owner.clone(), count.clone());
-        let priority = [Commit, Flush, Housekeeping, Compaction, Gc][depth as usize % 5];
+        let priority = [Commit, Flush, Housekeeping, Compaction, Gc, Helper][depth as usize % 6];
         owner.spawn(priority, move || {
             if depth > 0 {
                 tree(&own, depth - 1, &counter);
@@ -329,8 +362,8 @@ fn jobs_of_many_owners_run_from_many_threads() {
                     let mine = Arc::new(AtomicU64::new(0));
                     let n = random.below(20);
                     for _ in 0..n {
-                        let priority =
-                            [Commit, Flush, Housekeeping, Compaction, Gc][random.below(5) as usize];
+                        let priority = [Commit, Flush, Housekeeping, Compaction, Gc, Helper]
+                            [random.below(6) as usize];
                         let (mine, total) = (mine.clone(), total.clone());
                         owner.spawn(priority, move || {
                             mine.fetch_add(1, SeqCst);
@@ -343,7 +376,7 @@ fn jobs_of_many_owners_run_from_many_threads() {
             });
         }
     });
-    assert_eq!(jobs.pending(), [0; 5]);
+    assert_eq!(jobs.pending(), [0; 6]);
 }
 
 #[test]

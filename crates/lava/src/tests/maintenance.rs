@@ -163,7 +163,7 @@ fn an_unmount_leaves_no_job_queued() {
         drop(fs);
         assert_eq!(Arc::strong_count(&device), 1);
     }
-    assert_eq!(env.jobs().pending(), [0; 5]);
+    assert_eq!(env.jobs().pending(), [0; 6]);
 }
 
 /// The environment's clock times syncs.

@@ -37,15 +37,18 @@ impl Engine {
             while view.pages.begin_help(max_helpers) {
                 let (engine, pages) = (self.clone(), view.pages.clone());
                 let job = move || engine.help_to_maintain(&pages);
-                self.ctx.jobs.spawn(JobPriority::Compaction, job);
+                self.ctx.jobs.spawn(JobPriority::Helper, job);
             }
         }
     }
 
-    /// Runs a helper: compacts a tree that is far behind, while another job maintains it.
+    /// Runs a helper: compacts a tree that is far behind, while another job maintains it. It ends
+    /// when a long job of any store waits for a thread.
     pub fn help_to_maintain(self: &Arc<Self>, pages: &Arc<FamilyPages>) {
-        let goes_on =
-            || !self.ctx.is_closing() && !pages.is_dropped() && pages.helpers_are_wanted();
+        let goes_on = || {
+            let is_wanted = pages.helpers_are_wanted() && !self.ctx.env.jobs().long_jobs_wait();
+            is_wanted && !self.ctx.is_closing() && !pages.is_dropped()
+        };
         let helped = pages.tree().compact_concurrently(&goes_on);
         let was_idle = matches!(helped, Ok(0));
         if !was_idle {
