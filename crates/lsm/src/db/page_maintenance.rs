@@ -31,7 +31,8 @@ impl Engine {
                 self.ctx.jobs.spawn(JobPriority::Compaction, job);
             }
         }
-        // The jobs that maintain trees come first.
+        // The jobs that maintain trees come first. Helpers of all stores take the threads that no
+        // other long job of the environment wants.
         let max_helpers = self.ctx.max_compactions() - 1;
         for view in newest.pages.values() {
             while view.pages.begin_help(max_helpers) {
@@ -60,7 +61,7 @@ impl Engine {
             // Maintenance finds the damage, too, and reports it once.
             Err(e) if e.kind() != ErrorKind::Corruption && !pages.is_dropped() => {
                 pages.note_failed_helper();
-                self.note_failed_maintenance(e);
+                self.note_failed_maintenance(pages, e);
             }
             _ => {}
         }
@@ -71,7 +72,12 @@ impl Engine {
         self.ctx.env.jobs().notify();
     }
 
-    fn note_failed_maintenance(&self, e: Error) {
+    /// Notes that maintenance of a tree, or a helper, has failed. If one of them fails, the others
+    /// often find the same fault: only the first one reports it, and makes the pause longer.
+    fn note_failed_maintenance(&self, pages: &FamilyPages, e: Error) {
+        if !pages.begin_report() {
+            return;
+        }
         let e = e.context("maintaining the pages of a family");
         self.health.compaction_failed(e.clone(), false);
         self.ctx.notify(|| Event::BackgroundError {
@@ -135,7 +141,7 @@ impl Engine {
         let is_marked = pages.dropped_references().is_empty() || pages.is_dropped();
         pages.end_maintenance(result.is_err(), is_shown && is_marked);
         if let Err(e) = result {
-            self.note_failed_maintenance(e);
+            self.note_failed_maintenance(pages, e);
         }
         match is_shown && is_marked {
             true => self.background.schedule(),

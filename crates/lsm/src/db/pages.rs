@@ -70,6 +70,8 @@ pub(crate) struct FamilyPages {
     helpers: AtomicUsize,
     /// True if a helper has failed since maintenance last began.
     has_failed_helper: AtomicBool,
+    /// True if a failure was reported since maintenance last began.
+    is_reported: AtomicBool,
     /// Reads that found merges owed to readers, since maintenance last ended.
     owed_reads: AtomicU64,
     /// True if the tree was written since it was last maintained.
@@ -298,6 +300,7 @@ impl FamilyPages {
             maintaining: AtomicBool::new(false),
             helpers: AtomicUsize::new(0),
             has_failed_helper: AtomicBool::new(false),
+            is_reported: AtomicBool::new(false),
             owed_reads: AtomicU64::new(0),
             was_written: AtomicBool::new(true),
             has_failed: AtomicBool::new(false),
@@ -429,7 +432,11 @@ impl FamilyPages {
 
     /// Begins merges for readers. Returns false if maintenance runs.
     pub fn begin_merges(&self) -> bool {
-        self.tree.owes_readers() && !self.maintaining.swap(true, SeqCst)
+        let begins = self.tree.owes_readers() && !self.maintaining.swap(true, SeqCst);
+        if begins {
+            self.is_reported.store(false, SeqCst);
+        }
+        begins
     }
 
     /// Returns true once the family is dropped.
@@ -448,6 +455,7 @@ impl FamilyPages {
             return false;
         }
         self.was_written.store(false, SeqCst);
+        self.is_reported.store(false, SeqCst);
         if self.has_failed_helper.swap(false, SeqCst) {
             self.has_failed.store(true, SeqCst);
         }
@@ -475,6 +483,12 @@ impl FamilyPages {
     /// Notes that a helper has failed. The next maintenance gives back what it has written.
     pub fn note_failed_helper(&self) {
         self.has_failed_helper.store(true, SeqCst);
+    }
+
+    /// Returns true if a failure of maintenance or a helper is to be reported. Returns false if
+    /// another one was reported since maintenance last began.
+    pub fn begin_report(&self) -> bool {
+        !self.is_reported.swap(true, SeqCst)
     }
 
     /// Ends a helper.

@@ -9,6 +9,7 @@ mod cache_warming;
 mod clock;
 mod compact_range;
 mod compressed_values;
+mod concurrent_maintenance;
 mod disk_full;
 mod explain;
 mod gc_drop;

@@ -11,9 +11,9 @@ use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use std::path::Path;
 use std::time::Duration;
 
-const START_MS: u64 = 1_000_000;
+pub(super) const START_MS: u64 = 1_000_000;
 
-fn small_pages() -> FamilyOptions {
+pub(super) fn small_pages() -> FamilyOptions {
     FamilyOptions::default().pages(Some(
         TreeOptions::default()
             .page_bytes(400)
@@ -23,7 +23,7 @@ fn small_pages() -> FamilyOptions {
     ))
 }
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options::default()
         .write_buffer_bytes(64 << 10)
         .default_family(small_pages().merge_operator(Some(Arc::new(Append::new(*b",")))))
@@ -33,7 +33,7 @@ fn disk() -> Arc<SimFs> {
     SimFs::new(SimOptions::default())
 }
 
-fn env_on(disk: &Arc<SimFs>) -> (Env, Arc<ManualClock>) {
+pub(super) fn env_on(disk: &Arc<SimFs>) -> (Env, Arc<ManualClock>) {
     let clock = ManualClock::new(START_MS);
     let env = EnvBuilder::for_tests(disk.clone(), disk.op_count());
     (env.clock(Clock::manual(clock.clone())).build(), clock)
@@ -54,7 +54,7 @@ fn open(disk: &Arc<SimFs>) -> Db {
     Db::open(&env_on(disk).0, "db", options()).unwrap()
 }
 
-fn put(db: &Db, key: &str, value: &str) {
+pub(super) fn put(db: &Db, key: &str, value: &str) {
     let family = db.default_family();
     db.put(
         &family,
@@ -72,7 +72,7 @@ fn get_at(db: &Db, key: &str, options: &ReadOptions) -> Option<String> {
     value.map(|v| String::from_utf8(v.to_vec()).unwrap())
 }
 
-fn get(db: &Db, key: &str) -> Option<String> {
+pub(super) fn get(db: &Db, key: &str) -> Option<String> {
     get_at(db, key, &ReadOptions::default())
 }
 
