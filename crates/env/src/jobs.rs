@@ -58,6 +58,10 @@ const HELPER: usize = JobPriority::Helper as usize;
 /// Once in this many picks of a long job, a waiting GC runs before a waiting compaction. So space
 /// is also reclaimed while compactions never run out.
 const GC_TURN: u64 = 8;
+/// Once in this many picks of a long job, a waiting helper runs before all others. It sees that
+/// they wait, and ends at once. Without a turn, a store that closes would wait for its helpers
+/// until no store has a long job.
+const HELPER_TURN: u64 = 32;
 /// Longest time after which a waiter checks again without a notification.
 const RECHECK: Duration = Duration::from_millis(10);
 
@@ -139,7 +143,10 @@ impl PoolState {
         } else {
             (COMPACTION, GC)
         };
-        let job = (self.take_from(first).or_else(|| self.take_from(second)))
+        let helper_first = self.long_picks % HELPER_TURN == HELPER_TURN - 2;
+        let job = (helper_first.then(|| self.take_from(HELPER)).flatten())
+            .or_else(|| self.take_from(first))
+            .or_else(|| self.take_from(second))
             .or_else(|| self.take_from(HELPER))?;
         self.long_picks += 1;
         Some(job)

@@ -255,6 +255,33 @@ fn helpers_leave_their_threads_to_other_long_jobs() {
     assert_eq!(ended.load(SeqCst), 5);
 }
 
+/// A store that closes waits for its helpers, also while compactions of another one never end.
+#[test]
+fn a_helper_gets_its_turn_though_compactions_always_wait() {
+    fn chain(owner: &JobOwner, helped: &Arc<AtomicUsize>, left: usize, ran: &Arc<AtomicUsize>) {
+        let (own, helped, ran) = (owner.clone(), helped.clone(), ran.clone());
+        owner.spawn(Compaction, move || {
+            ran.fetch_add(1, SeqCst);
+            if left > 0 && helped.load(SeqCst) == 0 {
+                chain(&own, &helped, left - 1, &ran);
+            }
+        });
+    }
+    let jobs = Jobs::threads(2);
+    let (of_trees, of_tables) = (jobs.new_owner(), jobs.new_owner());
+    let (helped, ran) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    // Each one queues the next before it ends, so some always wait.
+    for _ in 0..8 {
+        chain(&of_tables, &helped, 1000, &ran);
+    }
+    of_trees.spawn(Helper, add_one(&helped));
+    of_trees.drain();
+    assert_eq!(helped.load(SeqCst), 1);
+    of_tables.drain();
+    let ran = ran.load(SeqCst);
+    assert!(ran < 4000, "{ran} compactions");
+}
+
 #[test]
 fn drain_waits_for_jobs_that_queue_jobs() {
     fn tree(owner: &JobOwner, depth: u32, count: &Arc<AtomicU64>) {
