@@ -5,10 +5,10 @@ use crate::mapping::Delta;
 use crate::page::Page;
 use crate::page_format::PageHead;
 use crate::page_id::PageId;
-use crate::page_reads::{PageRef, PartReads, Want};
+use crate::page_reads::{PageRef, PartReads, StoredParts, Want, head_key};
 use crate::page_source::{PlaceInSource, Source, SourceBlock, compare};
 use crate::path::{Path, Step};
-use crate::scan_ahead::{ScanAhead, StoredPages};
+use crate::scan_ahead::ScanAhead;
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_fs::{Bytes, Result};
@@ -223,8 +223,10 @@ pub(crate) struct LeafReads<'a> {
     fill_cache: bool,
     /// If true, reads of delta pages pay for merges.
     pays: bool,
-    /// Pages that were read already.
-    stored: Option<&'a StoredPages>,
+    /// What was read already of the pages.
+    stored: Option<&'a StoredParts>,
+    /// Heads of pages that several leaves share.
+    heads: &'a [(PageRef, PageHead)],
 }
 
 impl LeafReads<'_> {
@@ -235,6 +237,7 @@ impl LeafReads<'_> {
             fill_cache,
             pays: fill_cache,
             stored: None,
+            heads: &[],
         }
     }
 }
@@ -281,21 +284,26 @@ impl LeafCursor {
         let pages = &leaf.pages;
         let refs = refs_of(Some(pages.base), &pages.deltas);
         let mut parts = PartReads::paid(storage, how.fill_cache, how.pays);
+        for (of, head) in how.heads.iter().filter(|(of, _)| refs.contains(of)) {
+            parts.give_head(*of, head);
+        }
         let mut whole: SmallVec<[Option<Source>; 5]> = SmallVec::new();
         for (n, of) in refs.iter().enumerate() {
             // Of a page that several leaves share, each of them needs little.
             let is_shared = n > 0 && pages.deltas[n - 1].part.is_some();
-            whole.push(match how.stored.and_then(|stored| stored.get(&of.1)) {
-                Some(stored) if !how.fill_cache && !is_shared => {
-                    let (head, page) = parts.open_whole(*of, stored)?;
-                    Some(Source::of_page(*of, head, page))
-                }
-                Some(stored) => {
-                    parts.give(*of, stored.clone());
-                    None
-                }
-                None => None,
-            });
+            whole.push(
+                match how.stored.and_then(|stored| stored.get(&head_key(of.1))) {
+                    Some(stored) if !how.fill_cache && !is_shared => {
+                        let (head, page) = parts.open_whole(*of, stored)?;
+                        Some(Source::of_page(*of, head, page))
+                    }
+                    Some(stored) => {
+                        parts.give(*of, stored.clone());
+                        None
+                    }
+                    None => None,
+                },
+            );
         }
         let others = refs.iter().zip(&whole).filter(|(_, whole)| whole.is_none());
         let others: SmallVec<[PageRef; 5]> = others.map(|(of, _)| *of).collect();
@@ -312,6 +320,9 @@ impl LeafCursor {
         (cursor.fill_cache, cursor.pays) = (how.fill_cache, how.pays);
         for (source, delta) in cursor.sources[1..].iter_mut().zip(&pages.deltas) {
             source.bound(delta.part.as_deref());
+            if let Some(stored) = how.stored.filter(|_| delta.part.is_some()) {
+                source.give_blocks(stored, &mut parts);
+            }
         }
         cursor.note_reads(&parts);
         Ok(cursor)
@@ -788,7 +799,8 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
                 ahead: (2 * self.leaf.ahead).min(MOST_AHEAD),
                 fill_cache: self.fill_cache && self.scan.fills_cache(&self.storage, &pages),
                 pays: self.fill_cache,
-                stored: self.scan.pages(),
+                stored: self.scan.parts(),
+                heads: self.scan.heads(),
             };
             LeafCursor::open(&self.storage, &pages, how)
         });

@@ -26,6 +26,9 @@ pub(crate) type PageRef = (StreamKind, PageId);
 /// Pages that were read before they are needed.
 pub(crate) type LoadedPages = BTreeMap<PageId, Page>;
 
+/// Stored bytes of parts of pages, not verified. The head of a page stands for all of the page.
+pub(crate) type StoredParts = BTreeMap<CacheKey, Bytes>;
+
 /// Bytes of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Span {
@@ -71,6 +74,11 @@ impl Want {
         }
     }
 
+    /// Returns the request for all of a page.
+    pub fn whole_page(of: PageRef) -> Want {
+        Want::Head(of, of.1.len)
+    }
+
     /// Returns the bytes that a read of the part brings.
     pub fn bytes(&self) -> usize {
         self.span().len as usize
@@ -85,14 +93,16 @@ impl Want {
     }
 }
 
-fn head_key(id: PageId) -> CacheKey {
+/// Returns the place of the head of a page, as the cache knows it.
+pub(crate) fn head_key(id: PageId) -> CacheKey {
     CacheKey {
         file: u128::from(id.extent.0) | 1 << 127 | 1 << 126,
         offset: u64::from(id.offset),
     }
 }
 
-fn block_key(id: PageId, head: &PageHead, number: usize) -> CacheKey {
+/// Returns the place of a block of a page, as the cache knows it.
+pub(crate) fn block_key(id: PageId, head: &PageHead, number: usize) -> CacheKey {
     CacheKey {
         file: u128::from(id.extent.0) | 1 << 127 | 1 << 125,
         offset: u64::from(id.offset) + head.block(number).stored.start as u64,
@@ -159,7 +169,7 @@ impl<'s> PartReads<'s> {
     }
 
     /// Counts a read, if it is of a delta page and the reader pays for merges.
-    fn note_read(&mut self, kind: StreamKind) {
+    pub fn note_read(&mut self, kind: StreamKind) {
         self.delta_reads += u64::from(self.pays && kind == StreamKind::Delta);
     }
 
@@ -170,6 +180,11 @@ impl<'s> PartReads<'s> {
             Some(_) => drop(self.whole.insert(of.1, stored)),
             None => self.take(&Want::Head(of, of.1.len), Ok(stored)),
         }
+    }
+
+    /// Takes the head of a page that was read before.
+    pub fn give_head(&mut self, (_, id): PageRef, head: &PageHead) {
+        self.loaded.insert(head_key(id), Ok(head.to_cached()));
     }
 
     /// Returns a page that was read ahead of the lookups, with all its entries. Nothing goes into
@@ -427,6 +442,16 @@ impl Storage {
         }
     }
 
+    /// Begins to read parts of pages with one batch, and does not wait for them.
+    pub fn begin_part_reads(&self, wants: Vec<Want>) -> PartsInFlight {
+        let spans: Vec<Span> = wants.iter().map(Want::span).collect();
+        PartsInFlight {
+            keys: wants.iter().map(Want::key).collect(),
+            runs: self.begin_runs(runs_of(&spans)),
+            spans,
+        }
+    }
+
     /// Reads runs with one batch, and calls `each` with them.
     fn read_runs(&self, runs: Vec<Run>, each: &mut dyn FnMut(&Run, Result<Bytes>)) {
         self.begin_runs(runs).finish(self, each);
@@ -514,16 +539,6 @@ impl PageReads {
         found
     }
 
-    /// Waits for the pages, and returns the stored bytes, not verified, of those that could be
-    /// read.
-    pub fn stored(self, storage: &Storage) -> BTreeMap<PageId, Bytes> {
-        let mut found = BTreeMap::new();
-        self.each(storage, &mut |_, (_, id), bytes| {
-            found.insert(id, bytes);
-        });
-        found
-    }
-
     /// Waits for the pages, and calls `each` with the number and the stored bytes of each page that
     /// could be read.
     fn each(self, storage: &Storage, each: &mut dyn FnMut(usize, PageRef, Bytes)) {
@@ -538,6 +553,31 @@ impl PageReads {
                 each(*i, (kind, id), read.slice(begin..begin + id.len as usize));
             }
         });
+    }
+}
+
+/// Parts of pages that are being read.
+pub(crate) struct PartsInFlight {
+    keys: Vec<CacheKey>,
+    spans: Vec<Span>,
+    runs: RunReads,
+}
+
+impl PartsInFlight {
+    /// Waits for the parts, and returns those that could be read.
+    pub fn stored(self, storage: &Storage) -> StoredParts {
+        let mut found = StoredParts::new();
+        let (keys, spans) = (self.keys, self.spans);
+        self.runs.finish(storage, &mut |run, read| {
+            let Ok(read) = read else {
+                return;
+            };
+            for i in &run.of {
+                let begin = (spans[*i].offset - run.span.offset) as usize;
+                found.insert(keys[*i], read.slice(begin..begin + spans[*i].len as usize));
+            }
+        });
+        found
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::mapping::Part;
 use crate::page::{EntryPlace, Page};
 use crate::page_format::PageHead;
-use crate::page_reads::PageRef;
+use crate::page_reads::{PageRef, PartReads, StoredParts, block_key};
 use basalt_fs::Bytes;
 use smallvec::{SmallVec, smallvec};
 use std::cmp::Ordering;
@@ -113,6 +113,18 @@ impl Source {
             self.high = Some(high.clone());
         }
         self.at = self.begin;
+    }
+
+    /// Takes the blocks that were read already.
+    pub fn give_blocks(&mut self, stored: &StoredParts, parts: &mut PartReads<'_>) {
+        for block in self.used_blocks() {
+            if let SourceBlock::Missing = self.blocks[block]
+                && let Some(stored) = stored.get(&block_key(self.of.1, &self.head, block))
+            {
+                parts.note_read(self.of.0);
+                self.blocks[block] = SourceBlock::Stored(stored.clone());
+            }
+        }
     }
 
     /// Returns the block that has a key, or the keys around it.

@@ -2,14 +2,15 @@
 //! them, and many of them with one read of the device.
 
 use crate::leaf_pages::LeafPages;
+use crate::mapping::Delta;
+use crate::page_format::PageHead;
 use crate::page_id::PageId;
-use crate::page_reads::{PageReads, PageRef};
+use crate::page_reads::{PageRef, PartsInFlight, StoredParts, Want};
 use crate::path::{Path, Step};
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
 use basalt_env::{MemoryKind, Reservation};
-use basalt_fs::Bytes;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// A scan that has gone on to so many leaves is a long one. Short scans go on to one leaf at most,
@@ -24,9 +25,6 @@ const FILLING: u64 = 16;
 /// Most leaves of a batch. Pages in memory have overhead.
 const MOST_LEAVES: usize = 64;
 
-/// Stored bytes of pages.
-pub(crate) type StoredPages = BTreeMap<PageId, Bytes>;
-
 /// The read-ahead of a cursor.
 pub(crate) struct ScanAhead {
     forward: bool,
@@ -36,22 +34,24 @@ pub(crate) struct ScanAhead {
     step: u64,
     /// The index page whose leaves are read ahead.
     parent: PageId,
+    /// The heads of its own delta pages.
+    heads: Vec<(PageRef, PageHead)>,
     /// The batch with the leaf that the scan is in.
     current: Option<LoadedBatch>,
     /// The batch behind it.
     next: Option<BatchInFlight>,
 }
 
-/// Pages of some leaves of the index page that are being read.
+/// What a [`LoadedBatch`] has, while it is being read.
 struct BatchInFlight {
     leaves: Range<usize>,
-    reads: PageReads,
+    reads: PartsInFlight,
 }
 
-/// Pages of some leaves of the index page.
+/// Pages of some leaves of the index page, and blocks of its own delta pages that have their keys.
 struct LoadedBatch {
     leaves: Range<usize>,
-    pages: StoredPages,
+    parts: StoredParts,
     _booked: Reservation,
 }
 
@@ -62,6 +62,7 @@ impl ScanAhead {
             in_sequence: 0,
             step: FIRST_BATCH,
             parent: PageId::NONE,
+            heads: Vec::new(),
             current: None,
             next: None,
         }
@@ -83,6 +84,7 @@ impl ScanAhead {
         if parent.key != self.parent {
             (self.current, self.next) = (None, None);
             self.parent = parent.key;
+            self.heads = storage.heads_of(&storage.index_deltas(view, parent.key));
         }
         let leaf = parent.child;
         if (self.current.iter()).any(|batch| batch.leaves.contains(&leaf)) {
@@ -103,9 +105,14 @@ impl ScanAhead {
         self.current = Some(batch.finish(storage));
     }
 
-    /// Returns the pages that were read ahead for the current leaf, and for those around it.
-    pub fn pages(&self) -> Option<&StoredPages> {
-        self.current.as_ref().map(|batch| &batch.pages)
+    /// Returns what was read ahead for the current leaf, and for those around it.
+    pub fn parts(&self) -> Option<&StoredParts> {
+        self.current.as_ref().map(|batch| &batch.parts)
+    }
+
+    /// Returns the heads of delta pages of the index page above the current leaf.
+    pub fn heads(&self) -> &[(PageRef, PageHead)] {
+        &self.heads
     }
 
     /// Returns true if the pages of the current leaf go into the cache.
@@ -126,7 +133,8 @@ impl ScanAhead {
         parent: &Step,
         first: usize,
     ) -> BatchInFlight {
-        let (mut leaves, mut refs, mut bytes) = (first..first, Vec::new(), 0);
+        let (mut leaves, mut wants, mut bytes) = (first..first, Vec::new(), 0);
+        let mut seen = BTreeSet::new();
         let candidates: &mut dyn Iterator<Item = usize> = match self.forward {
             true => &mut (first..parent.page.count()),
             false => &mut (0..first + 1).rev(),
@@ -140,9 +148,10 @@ impl ScanAhead {
             let deltas = pages.deltas.iter();
             let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
             for of in [(StreamKind::Base, pages.base)].into_iter().chain(deltas) {
-                if u64::from(of.1.len) <= LARGEST_BATCH && !storage.has_cached(of) {
+                let fits = u64::from(of.1.len) <= LARGEST_BATCH;
+                if fits && seen.insert(of) && !storage.has_cached(of) {
                     bytes += u64::from(of.1.len);
-                    refs.push(of);
+                    wants.push(Want::whole_page(of));
                 }
             }
             if bytes >= self.step {
@@ -150,9 +159,15 @@ impl ScanAhead {
             }
         }
         self.step = (2 * self.step).min(LARGEST_BATCH);
+        for delta in storage.index_deltas(view, parent.key) {
+            let of = (StreamKind::Delta, delta.id);
+            if let Some((_, head)) = self.heads.iter().find(|(has, _)| *has == of) {
+                wants.extend(storage.missing_blocks(parent, &leaves, &delta, head));
+            }
+        }
         BatchInFlight {
             leaves,
-            reads: storage.begin_page_reads(refs),
+            reads: storage.begin_part_reads(wants),
         }
     }
 }
@@ -160,11 +175,11 @@ impl ScanAhead {
 impl BatchInFlight {
     /// Waits for the pages. The scan reads those again that cannot be read, for their errors.
     fn finish(self, storage: &Storage) -> LoadedBatch {
-        let pages = self.reads.stored(storage);
-        let bytes: u64 = pages.values().map(|page| page.len() as u64).sum();
+        let parts = self.reads.stored(storage);
+        let bytes: u64 = parts.values().map(|part| part.len() as u64).sum();
         LoadedBatch {
             leaves: self.leaves,
-            pages,
+            parts,
             _booked: storage.env.ledger().reserve(MemoryKind::Pinned, bytes),
         }
     }
@@ -177,5 +192,39 @@ impl Storage {
             let has = |block: usize| self.has_cached_block(of, &head, block);
             head.blocks > 0 && has(0) && has(head.blocks - 1)
         })
+    }
+
+    /// Returns the heads of delta pages of an index page. The scan reports an error of one when it
+    /// comes to it.
+    fn heads_of(&self, deltas: &[Delta]) -> Vec<(PageRef, PageHead)> {
+        let heads = deltas.iter().filter_map(|delta| {
+            let of = (StreamKind::Delta, delta.id);
+            let cached = self.cached_head(of);
+            let head = cached.map_or_else(|| self.head_uncached(of), Ok);
+            Some((of, head.ok()?))
+        });
+        heads.collect()
+    }
+
+    /// Returns the blocks of a delta page of an index page that the cache does not have, of those
+    /// that have keys of some of its leaves.
+    fn missing_blocks(
+        &self,
+        parent: &Step,
+        leaves: &Range<usize>,
+        delta: &Delta,
+        head: &PageHead,
+    ) -> Vec<Want> {
+        let of = (StreamKind::Delta, delta.id);
+        let low = (leaves.start > 0).then(|| parent.page.key(leaves.start));
+        let low = low.as_deref().max(delta.low());
+        let high = (leaves.end < parent.page.count()).then(|| parent.page.key(leaves.end));
+        let high = high.as_deref().into_iter().chain(delta.high()).min();
+        let first = low.map_or(0, |key| head.block_of(key));
+        let end = high.map_or(head.blocks, |key| head.block_of(key) + 1);
+        let missing = (first..end).filter(|block| !self.has_cached_block(of, head, *block));
+        missing
+            .map(|block| Want::Block(of, head.clone(), block))
+            .collect()
     }
 }

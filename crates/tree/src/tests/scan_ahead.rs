@@ -44,6 +44,11 @@ fn opened_with(fs: &Arc<SimFs>, options: &TreeOptions) -> PageTree {
     };
     put(&mut (0..KEYS), &[b'a'; VALUE]);
     tree.compact_range(b"", None, &|| true).unwrap();
+    if options.leaf_delta_bytes != Some(0) {
+        // The first checkpoint of small changes still writes to the leaves.
+        put(&mut (0..KEYS / 2).step_by(7), &[b'x'; VALUE]);
+        tree.compact_range(b"", None, &|| true).unwrap();
+    }
     put(&mut (0..KEYS / 2).step_by(7), &[b'b'; VALUE]);
     tree.close().unwrap();
     let env = Env::for_tests(fs.clone(), 2);
@@ -100,6 +105,34 @@ fn a_long_scan_reads_many_leaves_with_one_read() {
         let read = reads(&tree) - before;
         println!("{read} reads of {leaves} leaves");
         assert!(read < leaves / 4, "{read} reads of {leaves} leaves");
+    }
+    tree.abandon().unwrap();
+}
+
+/// A long scan reads each head of a delta page of an index page once, and its blocks with the
+/// leaves that they have keys of.
+#[test]
+fn a_long_scan_reads_delta_pages_of_index_pages_ahead() {
+    let fs = disk(1);
+    let options = TreeOptions {
+        leaf_delta_bytes: Some(1 << 20),
+        ..with_options()
+    };
+    let tree = opened_with(&fs, &options);
+    let stats = tree.stats();
+    assert!(
+        stats.index_delta_bytes > 0 && stats.leaves_with_deltas == 0,
+        "{stats:?}"
+    );
+    let leaves = tree.count_leaves(&tree.snapshot()).unwrap();
+    for forward in [true, false] {
+        let before = reads(&tree);
+        let from = if forward { 0 } else { KEYS };
+        let mut cursor = tree.cursor(&tree.snapshot(), false);
+        scan(&mut cursor, from, KEYS, forward);
+        let read = reads(&tree) - before;
+        println!("{read} reads of {leaves} leaves");
+        assert!(read < leaves / 3, "{read} reads of {leaves} leaves");
     }
     tree.abandon().unwrap();
 }
