@@ -37,6 +37,29 @@ fn ranges_join_and_part_as_a_model_says() {
     assert!(table.remove(StreamKind::Base, twice, 1).is_err());
 }
 
+/// Regression test: the times of readers were collected, and then two transactions committed. The
+/// first one began an extent, and the second one made all of it garbage. The extent was erased,
+/// though a reader had begun between the two.
+#[test]
+fn an_extent_that_became_garbage_after_the_readers_were_counted_is_not_dead() {
+    let page = |extent| PageId {
+        extent: ExtentId(extent),
+        offset: 16,
+        len: 10,
+    };
+    let mut table = UsageTable::default();
+    let readers = [3, 5];
+    for (extent, born, freed) in [(1, 6, 7), (2, 2, 4), (3, 1, 6), (4, 4, 5), (5, 1, 2)] {
+        table.add(StreamKind::Delta, page(extent), born);
+        table.remove(StreamKind::Delta, page(extent), freed).unwrap();
+    }
+    let is_dead: Vec<bool> = (1..=6)
+        .map(|extent| table.is_dead(ExtentId(extent), &readers))
+        .collect();
+    // A reader at 6, at 3, at 5; none; none; never committed.
+    assert_eq!(is_dead, [false, false, false, true, true, true]);
+}
+
 /// Ranges of a crafted checkpoint. Regression test: a range that ends before it begins was taken,
 /// and the salvage of a tree computed its length.
 #[test]
