@@ -35,7 +35,11 @@ impl Engine {
         // other long job of the environment wants.
         let max_helpers = self.ctx.max_compactions() - 1;
         for view in newest.pages.values() {
-            while view.pages.begin_help(max_helpers) {
+            // A helper may end before the next one begins, so the number that run ends no loop.
+            for _ in 0..max_helpers {
+                if !view.pages.begin_help(max_helpers) {
+                    break;
+                }
                 let (engine, pages) = (self.clone(), view.pages.clone());
                 let job = move || engine.help_to_maintain(&pages);
                 self.ctx.jobs.spawn(JobPriority::Helper, job);
@@ -52,18 +56,22 @@ impl Engine {
         };
         let helped = pages.tree().compact_concurrently(&goes_on);
         let was_idle = matches!(helped, Ok(0));
+        let failed = match helped {
+            // Maintenance finds the damage, too, and reports it once.
+            Err(e) if e.kind() != ErrorKind::Corruption && !pages.is_dropped() => {
+                // Before the next maintenance can begin, which clears it.
+                pages.note_failed_helper();
+                Some(e)
+            }
+            _ => None,
+        };
         if !was_idle {
             // The next maintenance installs a view, gives back space, and compacts what became due
             // while the helper had claimed its index page.
             pages.note_written();
         }
-        match helped {
-            // Maintenance finds the damage, too, and reports it once.
-            Err(e) if e.kind() != ErrorKind::Corruption && !pages.is_dropped() => {
-                pages.note_failed_helper();
-                self.note_failed_maintenance(pages, e);
-            }
-            _ => {}
+        if let Some(e) = failed {
+            self.note_failed_maintenance(pages, e);
         }
         pages.end_help();
         if !was_idle {
