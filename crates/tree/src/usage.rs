@@ -172,9 +172,9 @@ impl UsageTable {
     }
 
     /// Returns true if no page of an extent is valid for any reader, and no transaction writes to
-    /// it. `readers` are the times of all readers up to the last one of them. Since then, there may
-    /// be new readers of later times, so an extent that had a valid page then is not dead. An extent
-    /// that the table does not have is dead: what was written to it was never committed.
+    /// it. `readers` are the times of all readers up to the last one of them. Since then, there
+    /// may be new readers of later times, so an extent that had a valid page then is not dead. An
+    /// extent that the table does not have is dead: what was written to it was never committed.
     pub fn is_dead(&self, extent: ExtentId, readers: &[SysTime]) -> bool {
         let newest = readers.last().copied().unwrap_or(0);
         let unused = |usage: &ExtentUsage| {

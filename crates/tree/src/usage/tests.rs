@@ -51,7 +51,9 @@ fn an_extent_that_became_garbage_after_the_readers_were_counted_is_not_dead() {
     let readers = [3, 5];
     for (extent, born, freed) in [(1, 6, 7), (2, 2, 4), (3, 1, 6), (4, 4, 5), (5, 1, 2)] {
         table.add(StreamKind::Delta, page(extent), born);
-        table.remove(StreamKind::Delta, page(extent), freed).unwrap();
+        table
+            .remove(StreamKind::Delta, page(extent), freed)
+            .unwrap();
     }
     let is_dead: Vec<bool> = (1..=6)
         .map(|extent| table.is_dead(ExtentId(extent), &readers))
