@@ -56,11 +56,21 @@ fn look_up(parts: &PartReads<'_>, refs: &[PageRef], key: &[u8]) -> Result<Lookup
 }
 
 impl Storage {
-    /// Returns what the tree has of a key in a view: kind and value of its newest entry.
+    /// Returns what the tree has of a key in a view: kind and value of its newest entry. The caller
+    /// pays for merges if its reads fill the cache.
     pub fn get(&self, view: &View, key: &[u8], fill_cache: bool) -> Result<Option<(u8, Bytes)>> {
+        self.get_by(view, key, PartReads::new(self, fill_cache))
+    }
+
+    /// Returns the same as [`Storage::get`], by reads of its caller.
+    pub fn get_by(
+        &self,
+        view: &View,
+        key: &[u8],
+        mut parts: PartReads<'_>,
+    ) -> Result<Option<(u8, Bytes)>> {
         let searched = self.searched_pages(view, key)?;
         let refs = &searched.refs;
-        let mut parts = PartReads::new(self, fill_cache);
         loop {
             match look_up(&parts, refs, key)? {
                 Lookup::Found(found, page) => {

@@ -102,6 +102,7 @@ impl Storage {
             dead.iter().for_each(|id| usage.forget(*id));
             drop(usage);
             self.releases.lock().forget(kind, &dead);
+            (self.underived.lock()).forget(&dead.into_iter().collect());
         }
         self.release_garbage(readers[0]);
         Ok(erased)

@@ -332,6 +332,13 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(four)
 }
 
+fn check_len(id: PageId, header: &[u8]) -> Result<(), String> {
+    match u32_at(header, 20) {
+        len if len == id.len => Ok(()),
+        len => Err(format!("a page of {len} bytes, expected {}", id.len)),
+    }
+}
+
 /// Returns the length of a page in bytes, if the header of one is at an address. Nothing else of
 /// the page is verified.
 pub(crate) fn len_of_page_at(at: ExtentAddress, bytes: &[u8]) -> Option<u32> {
@@ -399,10 +406,7 @@ impl PageHead {
         if u32_at(header, 0) != header_crc(id.address(), header) {
             return Err("the checksum of the page's header is wrong".to_string());
         }
-        if u32_at(header, 20) != id.len {
-            let len = u32_at(header, 20);
-            return Err(format!("a page of {len} bytes, expected {}", id.len));
-        }
+        check_len(id, header)?;
         if header[9] != VERSION {
             return Err(format!(
                 "the page has format {}, and this version of Basalt reads format {VERSION}",
@@ -444,6 +448,9 @@ impl PageHead {
             if upto < entries || (upto == entries && self.blocks > 1) {
                 return Err(bad("has no entries"));
             }
+            if to == end && upto > entries {
+                return Err(bad("has entries and no bytes"));
+            }
             // A separator ends behind the one before, and the first one is empty.
             let rises = if i == 0 {
                 separator == 0
@@ -465,6 +472,13 @@ impl PageHead {
             0 => Err("the page has no blocks".to_string()),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the page has the length that an id says.
+    ///
+    /// Errors: a sentence that says what is wrong.
+    pub fn check_len(&self, id: PageId) -> Result<(), String> {
+        check_len(id, &self.bytes)
     }
 
     /// Returns true if a page is one of an index, by its header, which is not verified.

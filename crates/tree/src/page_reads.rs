@@ -156,9 +156,15 @@ impl<'s> PartReads<'s> {
     }
 
     /// Returns the head of a page; `None` if it must be read.
-    pub fn head(&self, (_, id): PageRef) -> Option<Result<PageHead>> {
+    pub fn head(&self, (kind, id): PageRef) -> Option<Result<PageHead>> {
         let found = self.part(head_key(id))?;
-        Some(found.map(PageHead::of_cached))
+        let head = found.map(PageHead::of_cached);
+        // The cache knows a page by its place alone.
+        let checked = |head: PageHead| match head.check_len(id) {
+            Ok(()) => Ok(head),
+            Err(what) => Err(self.storage.bad_page(kind, id, &what)),
+        };
+        Some(head.and_then(checked))
     }
 
     /// Reads the head of a page.
@@ -177,7 +183,8 @@ impl<'s> PartReads<'s> {
     pub fn give(&mut self, of: PageRef, stored: Bytes) {
         self.note_read(of.0);
         match self.head(of) {
-            Some(_) => drop(self.whole.insert(of.1, stored)),
+            Some(Ok(_)) => drop(self.whole.insert(of.1, stored)),
+            Some(Err(_)) => {}
             None => self.take(&Want::Head(of, of.1.len), Ok(stored)),
         }
     }
@@ -378,7 +385,8 @@ impl Storage {
     /// Returns the head of a page, if the cache has it.
     pub fn cached_head(&self, (_, id): PageRef) -> Option<PageHead> {
         let found = self.env.cache().get(head_key(id));
-        found.map(PageHead::of_cached)
+        let head = found.map(PageHead::of_cached);
+        head.filter(|head| head.check_len(id).is_ok())
     }
 
     /// Returns true if the cache has a block of a page.

@@ -5,6 +5,7 @@ use crate::entries::{Change, CheckedChanges, SortedEntries, is_delete};
 use crate::explain::PageExplanation;
 use crate::inspect::{InspectedExtent, InspectedNode, PageCounts};
 use crate::options::TreeOptions;
+use crate::page_reads::PartReads;
 use crate::salvage::TreeSalvage;
 use crate::stats::PageTreeStats;
 use crate::storage::{BASE, DELTA, LOGS, Storage, View};
@@ -270,6 +271,13 @@ impl PageTree {
         fill_cache: bool,
     ) -> Result<FoundEntry> {
         found_entry(self.storage.get(&snapshot.view, key, fill_cache)?)
+    }
+
+    /// Returns the newest entry of a key as [`PageTree::entry`] does, for a write that needs it. Its
+    /// reads fill the cache, and do not count as those of readers, who pay for merges of leaves.
+    pub fn entry_for_write(&self, snapshot: &TreeSnapshot, key: &[u8]) -> Result<FoundEntry> {
+        let reads = PartReads::paid(&self.storage, true, false);
+        found_entry(self.storage.get_by(&snapshot.view, key, reads)?)
     }
 
     /// Returns the newest entries of many keys, in their order. Pages that are not in the cache are

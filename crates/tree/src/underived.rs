@@ -2,45 +2,87 @@
 
 use basalt_fs::Error;
 use basalt_stream::ExtentId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// After damage, index pages are walked again when base pages with one in this many of the tree's
-/// bytes were written.
+/// After damage, index pages are walked again for an extent when base pages with one in this many
+/// of the tree's bytes were written.
 const REPEATED_WALK_PART: u64 = 8;
 
 /// Damage that kept ranges of extents from being derived. A walk of the index pages would meet it
 /// again, so maintenance reports it without another walk until much was written.
 #[derive(Default)]
-pub(crate) struct UnderivedExtents {
-    extents: BTreeSet<ExtentId>,
-    /// The first damage; `None` without extents.
-    damage: Option<Error>,
+pub(crate) struct UnderivedExtents(BTreeMap<ExtentId, Underived>);
+
+struct Underived {
+    damage: Error,
     /// Bytes of base pages that the tree had written when the damage was found.
     written: u64,
 }
 
 impl UnderivedExtents {
-    /// Notes the damage of a walk. `written` are the bytes of base pages that were written before.
-    pub fn note(&mut self, extents: &BTreeSet<ExtentId>, damage: Option<Error>, written: u64) {
-        self.extents.extend(extents);
-        self.damage = damage;
-        self.written = written;
+    /// Notes the damage that a walk has met on its way to the pages of some extents. `written` are
+    /// the bytes of base pages that were written before.
+    pub fn note(&mut self, extents: &BTreeSet<ExtentId>, damage: &Error, written: u64) {
+        for extent in extents {
+            let damage = damage.clone();
+            self.0.insert(*extent, Underived { damage, written });
+        }
     }
 
-    /// Returns which of some extents are among these, and the damage. Forgets all of them when
-    /// much was written: a page that could not be read once may be sound, and `base_bytes` are
-    /// those of all valid base pages.
+    /// Forgets extents that have ranges again, or were erased.
+    pub fn forget(&mut self, extents: &BTreeSet<ExtentId>) {
+        self.0.retain(|extent, _| !extents.contains(extent));
+    }
+
+    /// Returns which of some extents are among these, and the damage of the first one. Forgets
+    /// those behind whose damage much was written: a page that could not be read once may be sound.
+    /// `base_bytes` are those of all valid base pages.
     pub fn among(
         &mut self,
         extents: &BTreeSet<ExtentId>,
         written: u64,
         base_bytes: u64,
     ) -> (BTreeSet<ExtentId>, Option<Error>) {
-        if written.saturating_sub(self.written) > base_bytes / REPEATED_WALK_PART {
-            *self = UnderivedExtents::default();
-        }
-        let found: BTreeSet<ExtentId> = extents.intersection(&self.extents).copied().collect();
-        let damage = self.damage.clone().filter(|_| !found.is_empty());
+        let most = base_bytes / REPEATED_WALK_PART;
+        (self.0).retain(|_, of| written.saturating_sub(of.written) <= most);
+        let found: BTreeSet<ExtentId> = extents
+            .iter()
+            .copied()
+            .filter(|extent| self.0.contains_key(extent))
+            .collect();
+        let first = found.first().and_then(|extent| self.0.get(extent));
+        let damage = first.map(|of| of.damage.clone());
         (found, damage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(numbers: &[u64]) -> BTreeSet<ExtentId> {
+        numbers.iter().copied().map(ExtentId).collect()
+    }
+
+    /// Regression test: damage of one extent made the wait of all others begin again, and was
+    /// reported as theirs. An extent whose ranges were derived stayed.
+    #[test]
+    fn each_extent_has_its_own_damage_and_its_own_wait() {
+        let damage = |what: &str| Error::corruption(std::path::Path::new("extent"), 0, what);
+        let mut underived = UnderivedExtents::default();
+        underived.note(&extents(&[1, 2]), &damage("first"), 0);
+        underived.note(&extents(&[3]), &damage("second"), 100);
+        underived.forget(&extents(&[2]));
+        let mut among = |numbers: &[u64], written| {
+            let (found, damage) = underived.among(&extents(numbers), written, 800);
+            (found, damage.map(|e| e.to_string()))
+        };
+        let (found, reported) = among(&[1, 2, 3], 100);
+        assert_eq!(found, extents(&[1, 3]));
+        assert!(reported.is_some_and(|e| e.contains("first")));
+        let (found, reported) = among(&[1, 2, 3], 101);
+        assert_eq!(found, extents(&[3]));
+        assert!(reported.is_some_and(|e| e.contains("second")));
+        assert_eq!(among(&[1, 2, 3], 201), (extents(&[]), None));
     }
 }

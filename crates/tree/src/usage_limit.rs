@@ -121,11 +121,13 @@ impl Storage {
             });
         }
         drop(usage);
-        if !derived.damaged.is_empty() {
+        let mut underived = self.underived.lock();
+        underived.forget(&derived.known);
+        if let Some(damage) = &derived.failed {
             let written = self.written.by_stream(StreamKind::Base);
-            let failed = derived.failed.clone();
-            (self.underived.lock()).note(&derived.damaged, failed, written);
+            underived.note(&derived.damaged, damage, written);
         }
+        drop(underived);
         (self.written.derived_ranges).fetch_add(derived.known.len() as u64, SeqCst);
         Ok(derived)
     }

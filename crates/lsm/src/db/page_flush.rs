@@ -195,7 +195,7 @@ impl<'a> FlushEntries<'a> {
     /// versions.
     fn merged(&self, mut versions: Versions, is_open: bool) -> Result<(Kind, Bytes)> {
         let found = match is_open {
-            true => self.tree.entry(&self.key, true)?,
+            true => self.tree.entry_for_flush(&self.key)?,
             false => None,
         };
         if let Some(entry) = found {

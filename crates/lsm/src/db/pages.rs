@@ -592,15 +592,15 @@ impl PageView {
 
     /// Returns the entry of a key, which may be a tombstone.
     pub fn get(&self, key: &[u8], fill_cache: bool) -> Result<Option<(Kind, Bytes)>> {
-        let found = self.entry(key, fill_cache);
+        let found = self.pages.tree.entry(&self.snapshot, key, fill_cache);
         self.pages.note_reads();
         found
     }
 
     /// Returns the entry of a key as [`PageView::get`] does, for a flush. A flush is no reader that
     /// pays for merges, and it holds locks of the tree, under which the store must not be asked.
-    pub fn entry(&self, key: &[u8], fill_cache: bool) -> Result<Option<(Kind, Bytes)>> {
-        self.pages.tree.entry(&self.snapshot, key, fill_cache)
+    pub fn entry_for_flush(&self, key: &[u8]) -> Result<Option<(Kind, Bytes)>> {
+        (self.pages.tree).entry_for_write(&self.snapshot, key)
     }
 
     /// Returns the newest version of a key as a reader finds it. Its sequence number says nothing

@@ -172,12 +172,16 @@ impl State {
                     let part = match get_u8(bytes, at)? {
                         0 => None,
                         flags if flags & 1 == 1 && flags < 8 => {
-                            let low = get_bytes(bytes, at)?.into();
-                            let high = match flags & 4 {
+                            let low: Arc<[u8]> = get_bytes(bytes, at)?.into();
+                            let high: Option<Arc<[u8]>> = match flags & 4 {
                                 0 => None,
                                 _ => Some(get_bytes(bytes, at)?.into()),
                             };
                             let has_low = flags & 2 != 0;
+                            // A delta page without a key that counts is not in a chain.
+                            if has_low && high.as_ref().is_some_and(|high| low >= *high) {
+                                return None;
+                            }
                             Some(Box::new(Part { low, has_low, high }))
                         }
                         _ => return None,

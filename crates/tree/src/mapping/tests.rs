@@ -42,6 +42,37 @@ fn pages(table: &MappingTable, key: u32, at: SysTime) -> (u32, Vec<u32>) {
     (pages.base.offset, deltas)
 }
 
+/// Regression test: a search in a part whose end is not above its beginning panicked.
+#[test]
+fn a_part_without_keys_is_refused() {
+    let state = |low: &[u8], has_low, high: &[u8]| {
+        let part = Part {
+            low: low.into(),
+            has_low,
+            high: Some(high.into()),
+        };
+        State::Live(Pages {
+            base: id(1),
+            deltas: SmallVec::from_iter([Delta {
+                id: id(2),
+                part: Some(Box::new(part)),
+            }]),
+            has_index_deltas: false,
+        })
+    };
+    let decoded = |state: &State| {
+        let mut bytes = Vec::new();
+        state.encode(&mut bytes);
+        State::decode(&bytes, &mut 0)
+    };
+    for sound in [state(b"a", true, b"b"), state(b"b", false, b"b")] {
+        assert_eq!(decoded(&sound), Some(sound));
+    }
+    for high in [b"a", b"b"] {
+        assert_eq!(decoded(&state(b"b", true, high)), None);
+    }
+}
+
 /// Figure 3 (a) and (b), and figure 4: a delta page is appended beside a consolidation.
 #[test]
 fn a_consolidation_keeps_what_came_since() {

@@ -152,6 +152,26 @@ fn a_block_keeps_to_its_separators() {
     Page::open(id, &hostile).unwrap_err();
 }
 
+/// Regression test: the head of a page counted entries in a block of no bytes, and a scan that read
+/// the page ahead panicked.
+#[test]
+fn a_block_of_no_bytes_has_no_entries() {
+    let (id, bytes) = made_of(PageKind::Leaf, 40, Compression::None, 64);
+    let begin = head_end(&bytes).unwrap();
+    let mut hostile = bytes.to_vec();
+    let record = PAGE_HEADER + COUNTS;
+    hostile[record..record + 4].copy_from_slice(&(begin as u32).to_le_bytes());
+    reseal(id, &mut hostile);
+    let e = PageHead::open(id, &hostile.into()).unwrap_err();
+    assert!(
+        e.contains("block 0 of the page has entries and no bytes"),
+        "{e}"
+    );
+    PageHead::open(id, &bytes).unwrap();
+    let (id, empty) = made(0, Compression::None);
+    PageHead::open(id, &empty).unwrap();
+}
+
 #[test]
 fn a_page_is_bound_to_its_place() {
     let (id, bytes) = made(10, Compression::None);

@@ -1,6 +1,8 @@
 //! Long scans: their read-ahead, what they put into the cache, and damage that they read ahead.
 
 use super::{DIR, disk, options};
+use crate::page_id::PageId;
+use crate::page_reads::{PartReads, head_key};
 use crate::storage::extent_file;
 use crate::usage::StreamKind;
 use crate::{EntryCursor, PageTree, TreeOptions};
@@ -53,6 +55,46 @@ fn opened_with(fs: &Arc<SimFs>, options: &TreeOptions) -> PageTree {
     tree.close().unwrap();
     let env = Env::for_tests(fs.clone(), 2);
     PageTree::open(&env, DIR, options).unwrap()
+}
+
+/// Regression test: a crafted index page names a page by another length. The head in the cache is
+/// that of the place, and a page that was read ahead panicked beside it.
+#[test]
+fn a_page_of_another_length_is_damage() {
+    let tree = opened(&disk(1));
+    let (storage, view) = (&tree.storage, tree.storage.view());
+    let path = storage.path(&view, &key(KEYS - 1)).unwrap();
+    let id = storage.pages_of(&view, path.leaf).unwrap().base;
+    let mut parts = PartReads::new(storage, true);
+    parts.read(vec![parts.want_head((StreamKind::Base, id))]);
+    let wrong = PageId {
+        len: id.len - 1,
+        ..id
+    };
+    let of = (StreamKind::Base, wrong);
+    let stored = storage.base.read(id.address(), wrong.len as usize).unwrap();
+    for is_cached in [true, false] {
+        if !is_cached {
+            parts = PartReads::new(storage, false);
+            storage.env.cache().remove(head_key(id));
+        }
+        parts.give(of, stored.clone());
+        let head = parts.head(of).expect("it was given");
+        let opened = head.and_then(|head| {
+            let block = parts.block(of, &head, head.blocks - 1);
+            block.expect("it was given")
+        });
+        let e = opened.err().expect("damage");
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        let expected = format!("a page of {} bytes, expected {}", id.len, wrong.len);
+        assert!(e.to_string().contains(&expected), "{e}");
+    }
+    // A read of the right page is not disturbed.
+    let of = (StreamKind::Base, id);
+    let mut parts = PartReads::new(storage, true);
+    parts.read(vec![parts.want_head(of)]);
+    let head = parts.head(of).unwrap().unwrap();
+    parts.read_block(of, &head, head.blocks - 1).unwrap();
 }
 
 fn reads(tree: &PageTree) -> u64 {
@@ -209,6 +251,32 @@ fn a_scan_that_fills_no_cache_inserts_nothing() {
     let before = reads(&tree);
     scan(&mut tree.cursor(&snapshot, true), 0, KEYS, true);
     assert_eq!(reads(&tree), before);
+    tree.abandon().unwrap();
+}
+
+/// Regression test: flushes that merge operands counted as readers, who pay for merges of leaves.
+#[test]
+fn a_write_that_reads_pays_for_no_merge() {
+    let fs = disk(1);
+    let tree = opened(&fs);
+    let snapshot = tree.snapshot();
+    // Pages without the entry come first.
+    let keys: Vec<Vec<u8>> = (1..KEYS / 2).step_by(7).map(key).collect();
+    let before = cached(&tree);
+    for key in &keys {
+        let found = tree.entry_for_write(&snapshot, key).unwrap();
+        assert_eq!(found, tree.entry(&snapshot, key, false).unwrap());
+    }
+    assert!(cached(&tree).inserts > before.inserts);
+    assert_eq!(tree.storage.paid.reads(), 0);
+    tree.abandon().unwrap();
+    let env = Env::for_tests(fs, 3);
+    let tree = PageTree::open(&env, DIR, &with_options()).unwrap();
+    let snapshot = tree.snapshot();
+    for key in &keys {
+        tree.entry(&snapshot, key, true).unwrap();
+    }
+    assert!(tree.storage.paid.reads() > 0);
     tree.abandon().unwrap();
 }
 
