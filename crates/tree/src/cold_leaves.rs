@@ -1,14 +1,16 @@
 //! Leaves that have delta pages and get no changes any more. No later change makes them due for a
-//! compaction, so each read of them would visit all their pages. They are merged within a budget:
-//! what user checkpoints write earns it.
+//! compaction, so each read of them would visit all their pages. They are merged within a budget
+//! of bytes, which grows with the bytes that user checkpoints write.
 
 use crate::mapping::SysTime;
 use basalt_env::sync::{Mutex, named};
 use std::collections::VecDeque;
 
-/// A leaf is cold if it did not change since this many user checkpoints.
+/// A leaf is cold if its own chain has not changed since the oldest of this many last user
+/// checkpoints with delta pages, that one included. A consolidation of its delta pages or a new
+/// base page is a change, too. Changes in delta pages of the index page do not count.
 const CHECKPOINTS: usize = 8;
-/// Most bytes that are saved for later. Else a load would earn merges of the whole tree.
+/// Most bytes of the budget. Without a limit, a load would earn merges of the whole tree.
 const MOST_BUDGET: u64 = 64 << 20;
 
 /// The budget for merges of cold leaves, and which leaves are cold.
@@ -28,7 +30,7 @@ impl Default for ColdLeaves {
 }
 
 impl ColdLeaves {
-    /// Notes a user checkpoint, and adds what it earns.
+    /// Notes a user checkpoint, and adds `earned` bytes to the budget.
     pub fn note_checkpoint(&self, time: SysTime, earned: u64) {
         let mut budget = self.0.lock();
         budget.bytes = MOST_BUDGET.min(budget.bytes + earned);
@@ -38,8 +40,9 @@ impl ColdLeaves {
         }
     }
 
-    /// Returns the budget in bytes, and the time since which a cold leaf has not changed. `None` if
-    /// there were too few user checkpoints since the tree was opened.
+    /// Returns the budget in bytes, and a time: a leaf is cold if its last change is older.
+    /// Returns `None` if there were fewer than [`CHECKPOINTS`] user checkpoints since the tree was
+    /// opened.
     pub fn budget(&self) -> Option<(u64, SysTime)> {
         let budget = self.0.lock();
         let oldest = budget.checkpoints.front().copied();

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// A child of an index page: its smallest key and its id.
 pub(crate) type Child = (Vec<u8>, PageId);
 
-/// What becomes of a page.
+/// The result of a compaction for a leaf.
 enum Outcome {
     /// It stays as it is, at its id.
     Stays,
@@ -645,7 +645,7 @@ pub(crate) fn consolidate(
 }
 
 /// Adds the entries of a builder to a writer as pages of about the same size, each of at most
-/// `page_bytes` bytes, but with at least so many entries.
+/// `page_bytes` bytes. A page has at least `least` entries, even if they have more bytes.
 fn add_parts(
     writer: &mut PageWriter<'_>,
     builder: &mut PageBuilder,

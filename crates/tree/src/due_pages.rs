@@ -53,8 +53,10 @@ impl Storage {
         })
     }
 
-    /// Compacts what is due as [`Storage::compact`] does, for a second thread. It begins with the
-    /// last page, because the first thread begins with the first one. It erases no extents.
+    /// Compacts what is due as [`Storage::compact`] does, for a helper of the thread that runs
+    /// [`Storage::compact`]. A store runs up to two helpers of a tree. Each begins with the last
+    /// page, because the other thread begins with the first one. A helper leaves out the index
+    /// pages that another compaction has claimed, and erases no extents.
     pub fn compact_from_end(&self, goes_on: &dyn Fn() -> bool) -> Result<usize> {
         let due = self.mapping.due(self.options.max_deltas);
         self.compact_each(due.into_iter().rev(), &mut || goes_on())
@@ -242,7 +244,9 @@ impl Storage {
         }
         if due.path.leaf != due.key {
             let (key, leaf) = (due.key, due.path.leaf);
-            let what = format!("leaf {key} is not where its keys are: {leaf} is");
+            let what = format!(
+                "leaf {key} is not where its keys are: {leaf} is; close the store and run `basalt tree check`"
+            );
             return Err(self.inconsistent(what));
         }
         self.prepare_at(&due.path, &due.probe_key, rewrites, due.view, guard)
@@ -311,7 +315,7 @@ impl Storage {
         let path = self.path(&view, probe_key)?;
         if self.base_of_parent(&view, &path)? != Some(claim.base()) {
             return Err(self.inconsistent(format!(
-                "index page {} was replaced while a compaction had claimed it",
+                "index page {} was replaced while a compaction had claimed it; close the store and run `basalt tree check`",
                 claim.base()
             )));
         }
@@ -332,7 +336,9 @@ impl Storage {
     ) -> Result<Option<Prepared<'a>>> {
         let (key, pages) = (due.key, due.pages);
         let Some(step) = due.path.steps.last().filter(|step| step.key == key) else {
-            let what = format!("index page {key} is not where the keys of its delta pages are");
+            let what = format!(
+                "index page {key} is not where the keys of its delta pages are; close the store and run `basalt tree check`"
+            );
             return Err(self.inconsistent(what));
         };
         let leaves = (0..step.page.count()).map(|i| u64::from(step.page.child(i).len));
@@ -366,8 +372,11 @@ impl Storage {
         }))
     }
 
-    /// Writes all leaves again that are under index pages with keys of a range, as long as
+    /// Writes all leaves again that are below index pages with keys of a range, as long as
     /// `goes_on` returns true. `to` is exclusive, and `None` is the end.
+    ///
+    /// Errors: those of reading, damage included, and of [`Storage::commit`]. The first error ends
+    /// the call; index pages before it were written.
     pub fn rewrite_range(
         &self,
         from: &[u8],

@@ -93,10 +93,11 @@ pub enum EntryDecision {
 }
 
 /// Decides about entries whenever a base page is written with all that the tree has of its keys.
-/// Pages that are only moved are not looked at.
+/// A garbage collection that moves a page as it is does not ask about its entries.
 pub trait EntryFilter: Send + Sync {
-    /// Returns what becomes of an entry. It must be the same at any later time, or more of the
-    /// same: an entry that goes stays gone.
+    /// Returns what becomes of an entry. If the filter has removed an entry once, it must also
+    /// remove it at any later time: after a failure or a crash, the tree asks about the same entry
+    /// again.
     fn decide(&self, key: &[u8], kind: Kind, value: &[u8]) -> EntryDecision;
 }
 

@@ -246,7 +246,7 @@ impl Storage {
         self.inspect_pages(view, with_entries, &mut |node, _| each(node));
     }
 
-    /// Does the same, and tells `each` the ids of all pages.
+    /// Does the same as [`Storage::inspect`], and also passes the ids of all pages to `each`.
     fn inspect_pages(
         &self,
         view: &View,

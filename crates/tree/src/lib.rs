@@ -6,25 +6,42 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | `entries` | entries as the memory tier passes them |
-//! | `options`, `stats` | settings; statistics |
-//! | `page_id`, `page` | ids of pages; pages and their entries |
+//! | `entries`, `options`, `stats` | entries that the memory tier passes; settings; statistics |
+//! | `features` | bits of the format's features |
+//! | `page_id`, `page` | ids of pages; the entries of a page in memory |
+//! | `page_filter`, `page_format` | Bloom filters of delta pages; pages as they are stored |
 //! | `mapping`, `usage` | which pages a page id stands for; what is in use of each extent |
+//! | `underived` | extents whose ranges of bytes in use could not be derived |
 //! | `write_counters` | counters of what was written |
+//! | `cold_leaves`, `paid_leaves` | which cold leaves, and leaves paid by readers, are merged |
+//! | `release_queue` | garbage pages whose space is not released yet |
+//! | `checkpoint_lock`, `maintenance_lock` | which changes of a tree may run concurrently |
 //! | `system_log` | system transactions and system checkpoints, encoded |
 //! | `storage` | the tables of an open tree, commits of system transactions, writers of pages |
-//! | `page_reads` | reads of many pages at once |
+//! | `recovery` | the opening of a tree |
+//! | `path` | the path from the root to a leaf |
+//! | `page_reads` | reads of pages, and of heads and blocks of pages |
+//! | `leaf_pages` | all pages with entries of a leaf |
+//! | `page_source`, `scan_ahead` | the entries of one page in a read; read-ahead of long scans |
+//! | `cursor` | lookups and cursors |
 //! | `page_merge` | the merge of whole pages, for compactions and garbage collections |
-//! | `cursor` | reads |
-//! | `user_checkpoint`, `compaction`, `collection`, `recovery` | the ways of changing the tree |
+//! | `erasure` | erasures of extents, and releases of garbage pages |
+//! | `compaction` | the compaction of one index page and its leaves |
+//! | `due_pages` | compactions of what is due, and of ranges of keys |
+//! | `leaf_merges` | rewrites of pages that keep their places in the page mapping table |
+//! | `collection` | garbage collection, and merges of cold and paid leaves |
+//! | `user_checkpoint` | writes of the memory tier |
 //! | `mapping_limit`, `usage_limit` | limits of the memory of tables |
 //! | `inspect` | the pages of a tree one by one, for tools, and the check of all |
 //! | `explain` | what a lookup of a key visits, and why |
 //! | `salvage` | what can be read of a damaged tree |
 //! | `page_tree` | the interface of the storage tier |
+//! | `fuzzing` | the decoders as targets of mutators, for tests |
 //! | `lock_order` | the order of all locks, for tests under the scheduler |
 //!
-//! A module depends only on modules above it in this table.
+//! A module uses types and functions of modules above it or in its row of this table only.
+//! Methods of `storage::Storage` are defined in the module of their subject, so a call of one may
+//! also lead to a module below.
 
 // Under a scheduler's locks the unit tests of this crate make no sense: they are tests of the
 // ordinary build.

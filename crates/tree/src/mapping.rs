@@ -149,7 +149,7 @@ pub(crate) enum Change {
     },
 }
 
-/// What a change made garbage, and what it added to delta chains without writing it.
+/// The pages that a change made garbage, and the delta pages that it added to further chains.
 #[derive(Default, Debug)]
 pub(crate) struct Effects {
     /// Base pages that are no longer needed at the new time.
@@ -364,8 +364,8 @@ impl MappingTable {
         bytes
     }
 
-    /// Returns sums over all chains. Counts what is due apart. Looks at each key of
-    /// the table.
+    /// Returns sums over all chains, with separate sums for the chains that are due. Looks at each
+    /// key of the table.
     pub fn sums(&self, max_deltas: usize) -> ChainSums {
         let mut sums = ChainSums::default();
         for shard in &self.shards {
@@ -546,8 +546,9 @@ impl MappingTable {
         }
     }
 
-    /// Adds a delta page to the pages that replaced the one it was written for. `joins` says that
-    /// it is counted for none of them yet; otherwise, it is for one.
+    /// Adds a delta page to the chains of the pages that replaced the one it was written for. The
+    /// usage counts a delta page once for each chain. If `joins` is false, the page is counted for
+    /// the first of these chains already. If it is true, the page is counted for none of them.
     fn redistribute(
         &self,
         time: SysTime,
@@ -642,13 +643,13 @@ impl MappingTable {
 }
 
 impl Pages {
-    /// Returns true if the pages have so many delta pages that a compaction is due.
+    /// Returns true if the pages have enough delta pages to make a compaction due.
     ///
-    /// How many that are follows from the extent of the base page, and is up to a quarter less or
-    /// more than `max_deltas`. Flushes of keys all over the tree give a delta page to each leaf.
-    /// With one number for all, they would all be due at once, which makes waves of compactions,
-    /// and of space until these end. Pages of one extent were written together and are due
-    /// together, so that most extents end without a collection.
+    /// The number that is enough follows from the extent of the base page. It is up to a quarter
+    /// less or more than `max_deltas`. Flushes of keys all over the tree give a delta page to each
+    /// leaf. With one number for all, they would all be due at once, which makes waves of
+    /// compactions, and of space until these end. Pages of one extent were written together and
+    /// are due together, so that most extents end without a collection.
     pub fn is_due(&self, max_deltas: usize) -> bool {
         let count = self.deltas.len();
         let spread = max_deltas / 4;

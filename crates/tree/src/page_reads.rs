@@ -405,7 +405,8 @@ impl Storage {
     }
 
     /// Returns the first key of a page that is not empty. Reads its head and its first block, and
-    /// adds nothing to the cache: a delta page of an index page has megabytes.
+    /// adds nothing to the cache: a delta page of an index page may have 1 MiB, and a
+    /// consolidated one has more.
     pub fn first_key(&self, of: PageRef) -> Result<Vec<u8>> {
         let mut parts = PartReads::new(self, false);
         let head = parts.read_head(of)?;

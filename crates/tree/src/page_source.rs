@@ -98,8 +98,8 @@ impl Source {
         source
     }
 
-    /// Lets only entries of a part of the page count. Reads nothing: the borders are found on the
-    /// way.
+    /// Limits the entries that count to those of a part of the page. Reads nothing: the borders
+    /// are found when the entries around them are loaded.
     pub fn bound(&mut self, part: Option<&Part>) {
         let Some(part) = part else {
             return;
@@ -115,7 +115,8 @@ impl Source {
         self.at = self.begin;
     }
 
-    /// Takes the blocks that were read already.
+    /// Takes the blocks that `stored` has, so that they are not read again. `parts` counts them as
+    /// reads.
     pub fn give_blocks(&mut self, stored: &StoredParts, parts: &mut PartReads<'_>) {
         for block in self.used_blocks() {
             if let SourceBlock::Missing = self.blocks[block]
@@ -135,7 +136,7 @@ impl Source {
         }
     }
 
-    /// Returns the blocks that a scan from a key on reads first, at most so many. The first one has
+    /// Returns the blocks that a scan from a key on reads first, at most `most`. The first one has
     /// the key.
     pub fn first_blocks(&self, key: &[u8], most: usize) -> Range<usize> {
         let block = self.block_of(key);
@@ -287,12 +288,15 @@ impl Source {
         (page.prefix(), page.suffix_at(place))
     }
 
-    /// Returns kind and value of an entry.
+    /// Returns kind and value of an entry. The value keeps its block in memory, or the whole page
+    /// if the page was decoded whole ([`Source::of_page`]), as those of a long scan are. The
+    /// memory ledger does not count what a value keeps.
     pub fn entry(&self, (block, place): PlaceInSource) -> (u8, Bytes) {
         self.loaded(block).entry_at(place)
     }
 
-    /// Returns the same as [`Source::entry`], without a count of the value's readers.
+    /// Returns the same as [`Source::entry`]. The value is borrowed, so no reference count
+    /// changes.
     #[inline]
     pub fn entry_ref(&self, (block, place): PlaceInSource) -> (u8, &[u8]) {
         self.loaded(block).kind_and_value_at(place)

@@ -255,15 +255,26 @@ impl PageTree {
         }
     }
 
-    /// Returns the value of a key. Costs a read of the base page and of each delta page of the leaf
-    /// that is not in the cache, and of the index pages above.
+    /// Returns the value of a key; `None` if the tree does not have it.
+    ///
+    /// Errors: those of the filesystem, and `Corruption`, which names the extent and the offset of
+    /// the page.
+    ///
+    /// Cost: what the cache does not have is read. These are the index pages above the leaf, the
+    /// heads of the delta pages and of the base page of the leaf, as one batch, and one block of
+    /// each page up to the one that has the key. The filters of delta pages spare most blocks
+    /// without the key. Reads of delta pages from the device pay for a merge of the leaf (decision
+    /// 0017).
     pub fn get(&self, snapshot: &TreeSnapshot, key: &[u8]) -> Result<Option<Bytes>> {
         let found = self.storage.get(&snapshot.view, key, true)?;
         Ok(found.and_then(|(kind, value)| (!is_delete(kind)).then_some(value)))
     }
 
     /// Returns the newest entry of a key, which may be a deletion. If `fill_cache` is false, pages
-    /// that are read stay out of the cache. The cost is that of [`PageTree::get`].
+    /// that are read stay out of the cache, but for index pages, and the reads pay for no merge.
+    ///
+    /// Errors: those of [`PageTree::get`], and `Unsupported` for a kind of entry that a later
+    /// version wrote. The cost is that of [`PageTree::get`].
     pub fn entry(
         &self,
         snapshot: &TreeSnapshot,
@@ -280,10 +291,17 @@ impl PageTree {
         found_entry(self.storage.get_by(&snapshot.view, key, reads)?)
     }
 
-    /// Returns the newest entries of many keys, in their order. Pages that are not in the cache are
-    /// read as one batch. An error concerns its own key only. `admit` is asked for the bytes of
-    /// pages before they are read, and of values that are in the cache; a key that it refuses has
-    /// no answer, and the caller may ask again.
+    /// Returns the newest entries of many keys, in the order of `keys`. `admit` is asked for the
+    /// bytes of heads and blocks before they are read, and of values that are in the cache. A key
+    /// that it refuses has no answer (`None`), and the caller may ask again.
+    ///
+    /// Errors: those of [`PageTree::entry`], for each key apart. An error of one key leaves the
+    /// answers of the others as they are.
+    ///
+    /// Cost: that of [`PageTree::entry`] for each key, but the reads of all keys are made
+    /// together: one batch for the heads that are not in the cache, and one batch for each round
+    /// of blocks. Index pages that are not in the cache are read one by one. The reads pay for no
+    /// merge.
     pub fn entries(
         &self,
         snapshot: &TreeSnapshot,
@@ -297,6 +315,9 @@ impl PageTree {
     }
 
     /// Returns the keys from `from` on and their values, in rising order.
+    ///
+    /// Errors: those of [`PageTree::get`], of the first leaf. Later ones are items of the
+    /// iterator, and end it.
     pub fn iter(&self, snapshot: &TreeSnapshot, from: &[u8]) -> Result<TreeIter> {
         let cursor = TreeCursor::at(self.storage.clone(), snapshot.view.clone(), from, true)?;
         Ok(TreeIter {
@@ -307,6 +328,8 @@ impl PageTree {
     }
 
     /// Returns the keys below `to` and their values, in falling order.
+    ///
+    /// Errors: those of [`PageTree::iter`].
     pub fn iter_back(&self, snapshot: &TreeSnapshot, to: &[u8]) -> Result<TreeIter> {
         Ok(TreeIter {
             forward: false,
@@ -350,7 +373,7 @@ impl PageTree {
 
     /// Does the same as [`PageTree::maintain`], and ends soon after `goes_on` returns false.
     pub fn maintain_while(&self, goes_on: &dyn Fn() -> bool) -> Result<()> {
-        // What gives space back comes first, and needs little.
+        // On a full disk, the other steps may need the space that the erasure gives back.
         let erased = self.storage.erase_dead().map(|_| ());
         let compacted = self.storage.compact(goes_on).map(|_| ());
         let compacted = compacted.and_then(|()| self.storage.merge_cold(goes_on));
@@ -377,7 +400,14 @@ impl PageTree {
         self.storage.compact_from_end(goes_on)
     }
 
-    /// Erases extents that no snapshot needs. [`PageTree::maintain`] does it, too.
+    /// Erases extents without pages that a snapshot needs, and releases the space of other garbage
+    /// pages in sealed extents (decision 0050). [`PageTree::maintain`] does it, too.
+    ///
+    /// Errors: those of erasing files. The next call repeats what was not done. A release that
+    /// fails is only counted ([`PageTreeStats::failed_releases`]).
+    ///
+    /// Cost: a removal of a file for each erased extent, and an opening of the file and one call
+    /// of the filesystem for each range of garbage. Waits for another thread that erases.
     pub fn release_space(&self) -> Result<()> {
         self.storage.erase_dead().map(|_| ())
     }
@@ -415,12 +445,17 @@ impl PageTree {
     }
 
     /// Returns the number of leaves. Reads all index pages, through the cache.
+    ///
+    /// Errors: those of reading an index page.
     pub fn count_leaves(&self, snapshot: &TreeSnapshot) -> Result<u64> {
         self.storage.count_leaves(&snapshot.view)
     }
 
-    /// Returns about how many bytes the pages of a range of keys have, by the index pages. `to` is
-    /// exclusive, and `None` is the end. The pages of the leaves at both ends count as a whole.
+    /// Returns an estimate of the bytes that the pages of a range of keys have, from the index
+    /// pages. `to` is exclusive, and `None` is the end. The pages of the leaves at both ends count
+    /// as a whole.
+    ///
+    /// Errors: those of reading an index page.
     pub fn approximate_bytes(
         &self,
         snapshot: &TreeSnapshot,
@@ -430,8 +465,9 @@ impl PageTree {
         self.storage.bytes_of_range(&snapshot.view, from, to)
     }
 
-    /// Returns the bytes of delta pages of the leaves that are due for a compaction, for each byte
-    /// of base pages and of `spare`. Looks at each page that has delta pages.
+    /// Returns the debt of compactions, a ratio from 0 on: the bytes of delta pages of the leaves
+    /// and index pages that are due, divided by the bytes of valid base pages plus `spare`. Looks
+    /// at each page that has delta pages.
     pub fn debt(&self, spare: u64) -> f64 {
         let allowed = self.storage.base_bytes() + spare;
         self.storage.due_delta_bytes() as f64 / allowed as f64
@@ -469,9 +505,17 @@ impl PageTree {
         self.storage.stats()
     }
 
-    /// Writes all leaves again that have keys of a range, and some of their neighbours, with all
-    /// that was written to them. `to` is exclusive, and `None` is the end. The call ends soon after
-    /// `goes_on` returns false.
+    /// Writes all leaves again that have keys of a range, merged with their delta pages. Leaves
+    /// with other keys below the same index pages are written, too. `to` is exclusive, and `None`
+    /// is the end. The call ends soon after `goes_on` returns false.
+    ///
+    /// Errors: those of the filesystem, and `Corruption`. The first error ends the call; what was
+    /// compacted before stays so. A damaged leaf keeps all leaves below its index page from being
+    /// written.
+    ///
+    /// Cost: a read and a write of all pages of the range. Each index page with its leaves, at
+    /// most 128 of them, is one transaction with two or three syncs. Other maintenance waits
+    /// during a transaction; reads and user checkpoints go on.
     pub fn compact_range(
         &self,
         from: &[u8],
@@ -487,19 +531,24 @@ impl PageTree {
         self.storage.maintenance_is_due()
     }
 
-    /// Takes a system checkpoint, so that the next open reads nothing else, and releases the
-    /// directory.
+    /// Takes a system checkpoint, so that the next open reads nothing else, and gives the
+    /// directory back to other processes.
+    ///
+    /// Errors: those of the filesystem.
     pub fn close(&self) -> Result<()> {
         self.storage.close()
     }
 
-    /// Releases the directory without a system checkpoint. The next open finds everything.
+    /// Gives the directory back to other processes without a system checkpoint. The next open
+    /// replays the system log, and finds everything.
+    ///
+    /// Errors: those of the filesystem.
     pub fn abandon(&self) -> Result<()> {
         self.storage.abandon()
     }
 }
 
-/// Returns what a search has found, with the kind of the entry.
+/// Returns the entry that a search has found, with its kind decoded.
 ///
 /// Errors: those of [`known`].
 fn found_entry(found: KindAndValue) -> Result<FoundEntry> {
@@ -590,8 +639,10 @@ pub struct EntryCursor {
 }
 
 impl EntryCursor {
-    /// Moves to before the first key that is not below `key`: that one is next, in one direction,
-    /// and the one before it in the other.
+    /// Moves to the gap before the first key that is not below `key`. [`EntryCursor::next_entry`]
+    /// then moves to that key, and [`EntryCursor::prev_entry`] to the key before it.
+    ///
+    /// Errors: those of [`PageTree::get`].
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         match &mut self.cursor {
             Some(cursor) => cursor.seek(key),
@@ -604,6 +655,8 @@ impl EntryCursor {
     }
 
     /// Moves to behind the last key.
+    ///
+    /// Errors: those of [`PageTree::get`].
     pub fn seek_to_end(&mut self) -> Result<()> {
         if self.cursor.is_none() {
             self.seek(b"")?;
@@ -611,12 +664,16 @@ impl EntryCursor {
         self.cursor.as_mut().expect("set above").seek_to_end()
     }
 
-    /// Moves to the next key. Returns false at the end. The cursor was sought before.
+    /// Moves to the next key. Returns false at the end. Panics before the first seek.
+    ///
+    /// Errors: those of [`PageTree::get`].
     pub fn next_entry(&mut self) -> Result<bool> {
         self.sought().next()
     }
 
-    /// Moves to the key before. Returns false at the beginning. The cursor was sought before.
+    /// Moves to the key before. Returns false at the beginning. Panics before the first seek.
+    ///
+    /// Errors: those of [`PageTree::get`].
     pub fn prev_entry(&mut self) -> Result<bool> {
         self.sought().prev()
     }
@@ -647,7 +704,10 @@ impl EntryCursor {
         self.current().entry_ref().1
     }
 
-    /// Returns the same as [`EntryCursor::value`]. It keeps a block of the page in memory.
+    /// Returns the same as [`EntryCursor::value`], pinned: the value outlives the cursor, and is
+    /// not copied. It keeps its block in memory. In a long scan, which decodes pages whole, it
+    /// keeps all entries of its page, uncompressed. The memory ledger does not count what pinned
+    /// values keep, so a caller that holds many of them should copy small ones.
     pub fn pinned_value(&self) -> Bytes {
         self.current().entry().1
     }

@@ -14,7 +14,8 @@ const BYTES_A_READ: u64 = 8 << 10;
 /// Most leaves that wait for their merge. Readers pay for further ones again.
 const MOST_WAITING: usize = 4096;
 
-/// So many waiting leaves are merged at once. One that is paid for twice waits no longer.
+/// When this many leaves wait, they are merged. If a leaf is paid for twice, all waiting leaves
+/// are merged without further delay.
 const LEAVES_AT_ONCE: usize = 64;
 
 /// The leaves that readers have paid for.
@@ -39,8 +40,9 @@ impl Default for PaidLeaves {
 impl PaidLeaves {
     /// Notes that a reader of a leaf has read delta pages from the device.
     ///
-    /// The leaf waits for its merge with the probability that is the share of the merge's cost that
-    /// the reader has paid. So no leaf needs a count of its reads: on average, a merge is paid for.
+    /// `cost` is what the merge of the leaf writes, in bytes. The leaf is queued with a
+    /// probability: the cost of the reads divided by that of the merge. So no leaf needs a count
+    /// of its reads, and on average the reads have cost as much as the merge.
     pub fn note(&self, leaf: PageId, cost: u64, reads: u64) {
         if reads == 0 {
             return;

@@ -1,4 +1,4 @@
-//! The way down to a leaf.
+//! The path from the root to a leaf.
 
 use crate::page::{Page, PageKind};
 use crate::page_id::PageId;
@@ -78,7 +78,7 @@ impl Storage {
     pub fn index_page(&self, view: &View, key: PageId, level: u8) -> Result<Page> {
         let base = match self.mapping.base_of(key, view.time) {
             Some(base) => base,
-            // For its error.
+            // The call returns the error that names the page.
             None => self.pages_of(view, key)?.base,
         };
         let page = self.cached_page(StreamKind::Base, base)?;

@@ -13,14 +13,14 @@ use basalt_env::{MemoryKind, Reservation};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// A scan that has gone on to so many leaves is a long one. Short scans go on to one leaf at most,
-/// and read the blocks of it that they need.
+/// A scan that has gone on to this many leaves is a long one. Short scans go on to one leaf at
+/// most, and read the blocks of it that they need.
 const LONG: u32 = 2;
 /// Bytes of pages in the first batch, and most bytes in a batch. A batch has twice the bytes of the
 /// one before. A scan that ends has read up to two batches in vain.
 const FIRST_BATCH: u64 = 128 << 10;
 const LARGEST_BATCH: u64 = 256 << 10;
-/// One leaf in so many of a long scan goes into a full cache.
+/// One leaf in this many of a long scan goes into a full cache.
 const FILLING: u64 = 16;
 /// Most leaves of a batch. Pages in memory have overhead.
 const MOST_LEAVES: usize = 64;
@@ -42,7 +42,7 @@ pub(crate) struct ScanAhead {
     next: Option<BatchInFlight>,
 }
 
-/// What a [`LoadedBatch`] has, while it is being read.
+/// A batch of reads that becomes a [`LoadedBatch`].
 struct BatchInFlight {
     leaves: Range<usize>,
     reads: PartsInFlight,
@@ -186,7 +186,7 @@ impl BatchInFlight {
 }
 
 impl Storage {
-    /// Returns true if the cache has a page, as its first and its last block tell.
+    /// Returns true if the cache probably has a page: its head, its first and its last block.
     fn has_cached(&self, of: PageRef) -> bool {
         self.cached_head(of).is_some_and(|head| {
             let has = |block: usize| self.has_cached_block(of, &head, block);

@@ -20,9 +20,11 @@ pub struct PageTreeStats {
     pub delta_pages: u64,
     /// Delta pages of the leaf or index page that has most.
     pub longest_chain: u64,
-    /// Number of leaves and index pages whose delta pages are due for a compaction.
+    /// Number of leaves and of index pages whose delta pages are due for a compaction. Index pages
+    /// count although the name has only leaves.
     pub due_leaves: u64,
-    /// Bytes of the delta pages that are due for a compaction.
+    /// Bytes of the delta pages of leaves and of index pages that are due for a compaction. A page
+    /// shared by several leaves counts once for each that is due.
     pub due_delta_bytes: u64,
     /// Bytes of valid base pages.
     pub base_bytes: u64,
@@ -35,9 +37,10 @@ pub struct PageTreeStats {
     pub base_extents: u64,
     /// Number of extents of delta pages.
     pub delta_extents: u64,
-    /// Bytes of all extents of base pages.
+    /// Bytes that all extents of base pages take on the device. These are fewer than the lengths
+    /// of their files after the space of garbage pages was released.
     pub base_extent_bytes: u64,
-    /// Bytes that all extents of delta pages take on the device.
+    /// Bytes that all extents of delta pages take on the device, as for base pages.
     pub delta_extent_bytes: u64,
     /// Bytes of memory of the ranges of valid bytes in extents of base pages.
     pub extent_range_bytes: u64,
@@ -45,10 +48,10 @@ pub struct PageTreeStats {
     pub extents_without_ranges: u64,
     /// Number of extents whose ranges were derived from index pages, since the tree was opened.
     pub derived_extent_ranges: u64,
-    /// Bytes of extents of base pages that no valid page has, headers included.
+    /// Bytes on the device in extents of base pages that no valid page has, headers included.
     pub base_garbage_bytes: u64,
-    /// Bytes of extents of delta pages that no valid page has, headers included. At least so many:
-    /// a page shared by several leaves hides garbage of its extent.
+    /// Bytes on the device in extents of delta pages that no valid page has, headers included. The
+    /// number is a lower bound: a page shared by several leaves hides garbage of its extent.
     pub delta_garbage_bytes: u64,
     /// Bytes of base pages that were written.
     pub base_bytes_written: u64,
@@ -83,23 +86,24 @@ pub struct PageTreeStats {
 }
 
 impl PageTreeStats {
-    /// Returns the bytes of all extents, garbage included.
+    /// Returns the bytes that all extents take on the device, garbage included.
     pub fn extent_bytes(&self) -> u64 {
         self.base_extent_bytes + self.delta_extent_bytes
     }
 
-    /// Returns the bytes of all extents that no valid page has.
+    /// Returns the bytes on the device in all extents that no valid page has.
     pub fn garbage_bytes(&self) -> u64 {
         self.base_garbage_bytes + self.delta_garbage_bytes
     }
 
-    /// Returns the delta pages of a leaf that has some, on average; 0 without any.
+    /// Returns the average number of delta pages of the leaves and index pages that have some, and
+    /// 0 if none has.
     pub fn mean_chain(&self) -> f64 {
         let pages = self.leaves_with_deltas + self.index_pages_with_deltas;
         self.delta_pages as f64 / pages.max(1) as f64
     }
 
-    /// Returns an estimate of the space amplification: bytes of extents divided by
+    /// Returns an estimate of the space amplification: bytes of extents on the device divided by
     /// [`PageTreeStats::least_bytes`]. It is too low if delta pages delete many keys.
     pub fn space_amp(&self) -> f64 {
         self.extent_bytes() as f64 / self.least_bytes.max(1) as f64

@@ -49,8 +49,8 @@ pub(crate) struct View {
 /// A system transaction whose pages are written, and that is not committed.
 pub(crate) struct Prepared<'a> {
     pub tx: SystemTx,
-    /// What the transaction has read. While it is held, the table knows which pages replaced those
-    /// that the transaction changes.
+    /// The view that the transaction has read. While it is held, the page mapping table keeps the
+    /// entries that say which pages have replaced those that the transaction changes.
     pub view: Arc<View>,
     /// Damage of a leaf that the transaction leaves as it is. Its maker returns it after the
     /// commit.
@@ -87,8 +87,8 @@ pub(crate) struct Commit {
     unconfirmed_drops: Vec<DroppedEntry>,
     /// Extents of transactions that failed, and that a recovery may find.
     doubtful: Vec<ExtentId>,
-    /// What a transaction with a durable record contradicts. Only a defect of the tables, in memory
-    /// or on the disk, leads to it.
+    /// How a transaction with a durable record contradicts the tables. Only a defect of the
+    /// tables, in memory or on the disk, leads to a contradiction.
     contradiction: Option<String>,
     /// Log sequence number of the next record of a checkpoint.
     next_part: u64,
@@ -105,7 +105,7 @@ pub(crate) struct Storage {
     system: Log,
     checkpoint: Log,
     pub mapping: MappingTable,
-    /// What the ledger knows of the table's memory.
+    /// The reservation of the memory of `mapping` in the ledger.
     pub mapping_memory: Mutex<Reservation>,
     /// Held by transactions that change base pages.
     pub maintenance: MaintenanceLock,
@@ -116,7 +116,7 @@ pub(crate) struct Storage {
     commit: Mutex<Commit>,
     pub written: WriteCounters,
     pub usage: Mutex<UsageTable>,
-    /// What the ledger knows of the memory of `usage`.
+    /// The reservation of the memory of `usage` in the ledger.
     pub usage_memory: Mutex<Reservation>,
     /// Garbage pages whose space is not given back yet.
     pub releases: Mutex<ReleaseQueue>,
@@ -131,7 +131,7 @@ pub(crate) struct Storage {
     view: RwLock<Arc<View>>,
 }
 
-/// What recovery found.
+/// The open files of a tree, for [`Storage::new`]. Recovery fills the tables.
 pub(crate) struct Parts {
     pub env: Env,
     pub dir: PathBuf,
@@ -393,7 +393,7 @@ impl Storage {
         let mut commit = self.commit.lock();
         if let Some(what) = &commit.contradiction {
             return Err(self.inconsistent(format!(
-                "an earlier transaction contradicts the tables, and nothing is written any more: {what}"
+                "an earlier transaction contradicts the tables, and nothing is written any more: {what}; close the store and run `basalt tree check`"
             )));
         }
         // A record that does not fit would keep the tree from opening.
@@ -631,7 +631,8 @@ impl Storage {
         (self.view(), self.usage.lock().clone())
     }
 
-    /// Returns the bytes of delta pages of leaves that are due for a compaction.
+    /// Returns the bytes of delta pages of the leaves and index pages that are due for a
+    /// compaction.
     pub fn due_delta_bytes(&self) -> u64 {
         self.mapping.due_delta_bytes(self.options.max_deltas)
     }
@@ -771,7 +772,7 @@ impl<'a> PageWriter<'a> {
         let Some(len) = u32::try_from(len).ok().filter(|len| *len <= LARGEST_PAGE) else {
             self.bytes.truncate(begin);
             return Err(Error::invalid(format!(
-                "a page has {len} bytes, and at most {LARGEST_PAGE} are allowed"
+                "a page has {len} bytes, and at most {LARGEST_PAGE} are allowed; write smaller values, or keep them in blob files (`min_blob_size`)"
             )));
         };
         self.lens.push(len);

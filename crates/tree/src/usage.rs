@@ -94,8 +94,8 @@ impl UsageTable {
         Ok(())
     }
 
-    /// Returns true if a base page was added. An extent without ranges gets no new page (see
-    /// [`UsageTable::drop_ranges`]), so each page of it was.
+    /// Returns true if a base page was added before. An extent without ranges gets no new page
+    /// (see [`UsageTable::drop_ranges`]), so the answer for it is always true.
     pub fn has_base(&self, page: PageId) -> bool {
         self.extents.get(&page.extent).is_some_and(|usage| {
             let ranges = usage.ranges.as_ref();
@@ -172,9 +172,10 @@ impl UsageTable {
     }
 
     /// Returns true if no page of an extent is valid for any reader, and no transaction writes to
-    /// it. `readers` are the times of all readers up to the last one of them. Since then, there
-    /// may be new readers of later times, so an extent that had a valid page then is not dead. An
-    /// extent that the table does not have is dead: what was written to it was never committed.
+    /// it. `readers` are the times of all readers in rising order, when the caller asked for them.
+    /// Readers that began later have later times than the last one. So an extent with a page that
+    /// was valid at that time is not dead. An extent that the table does not have is dead: the
+    /// pages in it were never committed.
     pub fn is_dead(&self, extent: ExtentId, readers: &[SysTime]) -> bool {
         let newest = readers.last().copied().unwrap_or(0);
         let unused = |usage: &ExtentUsage| {

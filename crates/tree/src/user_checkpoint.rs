@@ -17,7 +17,8 @@ use crate::usage::StreamKind;
 use basalt_fs::Result;
 use std::sync::Arc;
 
-/// Bytes of changes below an index page that decide where the others below it go.
+/// When this many bytes of changes below an index page have come, they decide where all changes
+/// below it go.
 const DECIDING_BYTES: usize = 1 << 20;
 /// Most bytes of a delta page of an index page, about.
 const INDEX_DELTA_BYTES: usize = 1 << 20;
@@ -30,7 +31,7 @@ enum DeltaTarget {
     Index,
 }
 
-/// Changes that are changed over the pages of the tree, in the order of their keys.
+/// Writes the delta pages of a user checkpoint. The changes come in the order of their keys.
 struct CheckpointWriter<'a> {
     storage: &'a Storage,
     writer: PageWriter<'a>,

@@ -312,6 +312,9 @@ impl Iter {
 
     /// Returns the current value, pinned: it outlives the iterator, and is not copied. The value is
     /// empty with [`ReadOptions::keys_only`]. Requires `valid`.
+    ///
+    /// A value keeps the block in memory that has it. In a long scan of a family in pages, it
+    /// keeps its whole page, which the memory ledger does not count.
     pub fn pinned_value(&self) -> Bytes {
         self.shown.pinned_value()
     }

@@ -240,7 +240,7 @@ const PAGE_GAUGES: &[PageRow] = &[
     ),
     (
         "pages_due_delta_bytes",
-        "Bytes of delta pages of leaves that are due for a compaction.",
+        "Bytes of delta pages of leaves and index pages that are due for a compaction.",
         |p| p.due_delta_bytes,
     ),
     ("pages_base_bytes", "Bytes of valid base pages.", |p| {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The changes of this many of the store's last flushes are kept. A transaction that takes longer
-/// than its store takes for so many flushes begins again.
+/// than its store takes for this many flushes begins again.
 pub(crate) const KEPT_FLUSHES: u64 = 4;
 
 /// The changes of one memtable.
@@ -101,8 +101,9 @@ impl PageChanges {
         }
     }
 
-    /// Returns the highest sequence number that may be that of the key's newest change in pages,
-    /// and whether it is known to be.
+    /// Returns the sequence number of the key's newest change in pages and true, if one of the
+    /// kept flushes has changed the key. Otherwise, returns an upper bound of that number and
+    /// false.
     pub fn newest(&self, key: &[u8]) -> (SeqNo, bool) {
         let mut found = self.flushes.iter().rev().filter_map(|(_, f)| f.newest(key));
         found

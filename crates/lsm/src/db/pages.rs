@@ -31,20 +31,21 @@ use std::sync::Arc;
 /// The directory of all trees of a store.
 pub(crate) const PAGES_DIR: &str = "pages";
 
-/// The leaves of a tree that are due for a compaction may have this many bytes of delta pages, and
-/// as many as it has of base pages, before writers are slowed. Trees of tests under the scheduler
-/// are small, and also have helpers.
+/// Writers are slowed when the leaves and index pages that are due for a compaction have more
+/// bytes of delta pages than this number plus the bytes of the tree's base pages. Trees of tests
+/// under the scheduler are small, and also have helpers.
 const LEAST_DELTA_BYTES: u64 = if cfg!(feature = "schedules") {
     256
 } else {
     256 << 20
 };
 
-/// The debt, in thousandths, for each helper: a further job that compacts a tree. Writers are
-/// slowed at 1000. Leaves that wait longer collect more delta pages, and are written less often.
+/// The debt in thousandths that begins a further helper: a job that compacts a tree while another
+/// job maintains it. Writers are slowed at 1000. With a smaller number, leaves would be compacted
+/// earlier and written more often.
 const DEBT_PER_HELPER: u64 = 500;
 
-/// Most helpers of a tree.
+/// Most helpers of a tree at the same time, if the store has background threads for them.
 const MOST_HELPERS: usize = 2;
 
 /// Reads between two requests for merges that have not begun.
@@ -95,8 +96,9 @@ pub(crate) struct PageView {
     pub flushed: SeqNo,
     /// The changes of the last flushes.
     pub changes: PageChanges,
-    /// Bytes that compactions are behind, for each byte that they may be. Writers are slowed above
-    /// 1, and wait at 2. If it is not 0, maintenance is due.
+    /// The debt of compactions, a ratio ([`PageTree::debt`]): bytes that compactions are behind
+    /// for each byte that they may be. Writers are slowed above 1, and wait from 2 on. If the debt
+    /// is not 0, maintenance is due.
     pub debt: f64,
 }
 
@@ -462,8 +464,8 @@ impl FamilyPages {
         true
     }
 
-    /// Begins a helper. Returns false if no job maintains the tree, or if enough helpers run for
-    /// its debt, or `max_helpers`.
+    /// Begins a helper. Returns false if no job maintains the tree, if its debt wants no further
+    /// helper, or if `max_helpers` helpers run.
     pub fn begin_help(&self, max_helpers: usize) -> bool {
         let wanted = self.wanted_helpers().min(max_helpers);
         let more = |helpers: usize| (helpers < wanted).then_some(helpers + 1);
@@ -603,8 +605,8 @@ impl PageView {
         (self.pages.tree).entry_for_write(&self.snapshot, key)
     }
 
-    /// Returns the newest version of a key as a reader finds it. Its sequence number says nothing
-    /// but that it is not above [`PageView::flushed`].
+    /// Returns the newest version of a key as a reader finds it. Its sequence number is not that
+    /// of the write: it is only known to be at most [`PageView::flushed`].
     pub fn found(&self, key: &[u8], fill_cache: bool) -> Result<Option<FoundEntry>> {
         self.get(key, fill_cache)?.map(found_entry).transpose()
     }

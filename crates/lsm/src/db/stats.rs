@@ -390,8 +390,8 @@ pub struct FamilyStats {
     pub levels: Vec<LevelStats>,
     /// The pages of the family; `None` for a family in levels.
     pub pages: Option<PageTreeStats>,
-    /// Bytes that compactions of pages are behind, for each byte that they may be. Writers are
-    /// slowed above 1. It is 0 for a family in levels.
+    /// The debt of compactions of pages, a ratio: bytes that compactions are behind for each byte
+    /// that they may be. Writers are slowed above 1. It is 0 for a family in levels.
     pub page_debt: f64,
 }
 
