@@ -40,6 +40,11 @@ fn all_files(fs: &SimFs) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
+fn is_manifest(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    path.parent() == Some(Path::new(DIR)) && name.to_string_lossy().starts_with("MANIFEST")
+}
+
 /// A tree with features of a later version is not damaged: the store is refused in every way, with
 /// a sentence that says what to do. A repair changes no byte, also if other files are damaged.
 #[test]
@@ -52,6 +57,8 @@ fn trees_of_later_versions_are_refused() {
         ("system", ""),
         ("checkpoint", ""),
         ("checkpoint", "manifest"),
+        // The manifest does not say any more that the last flush counts.
+        ("system", "edits"),
         ("system", "tree"),
         ("system", "table"),
     ] {
@@ -62,14 +69,20 @@ fn trees_of_later_versions_are_refused() {
         (options.families).insert("tables".into(), FamilyOptions::default());
         let db = Db::open(&env, DIR, options.clone()).unwrap();
         let tables = db.create_family("tables", FamilyOptions::default());
-        for family in [db.default_family(), tables.unwrap()] {
-            for n in 0..100u32 {
-                let key = n.to_be_bytes();
-                db.put(&family, &key, b"value", &WriteOptions::SYNC)
-                    .unwrap();
+        let families = [db.default_family(), tables.unwrap()];
+        let mut edits_before = 0;
+        for round in 0..2u32 {
+            for (family, n) in families
+                .iter()
+                .flat_map(|f| (0..100u32).map(move |n| (f, n)))
+            {
+                let key = (100 * round + n).to_be_bytes();
+                db.put(family, &key, b"value", &WriteOptions::SYNC).unwrap();
             }
+            let manifest = |(path, _): &(&PathBuf, &Vec<u8>)| is_manifest(path);
+            edits_before = all_files(&fs).iter().find(manifest).unwrap().1.len();
+            db.flush().unwrap();
         }
-        db.flush().unwrap();
         db.close().unwrap();
         match log {
             "system" => append_to_tree(&env, log, system),
@@ -86,6 +99,11 @@ fn trees_of_later_versions_are_refused() {
             let names_edits = name == "CURRENT" || name.starts_with("MANIFEST");
             if damage == "manifest" && is_own && names_edits {
                 fs.remove(&path).unwrap();
+            } else if damage == "edits" && is_manifest(&path) {
+                assert!(bytes.len() > edits_before, "the last flush is an edit");
+                for at in (edits_before..bytes.len()).step_by(16) {
+                    fs.flip_bit(&path, at as u64, 1).unwrap();
+                }
             } else if suffix.is_some_and(|suffix| name.ends_with(suffix)) {
                 fs.flip_bit(&path, bytes.len() as u64 / 2, 1).unwrap();
             }
@@ -97,7 +115,8 @@ fn trees_of_later_versions_are_refused() {
             assert!(what.contains("features 0x40 "), "{log}, {damage}: {what}");
             assert!(what.contains("the version that wrote it"), "{what}");
         };
-        if damage != "manifest" {
+        let is_found = damage != "manifest" && damage != "edits";
+        if is_found {
             let opened = Db::open_read_only(&env, DIR, options.clone());
             check(&opened.err().expect("it is refused"));
         }
@@ -114,7 +133,7 @@ fn trees_of_later_versions_are_refused() {
             before,
             "{log}, {damage}: a file has changed"
         );
-        if damage != "manifest" {
+        if is_found {
             check(&Db::open(&env, DIR, options).err().expect("it is refused"));
         }
     }

@@ -792,10 +792,16 @@ pub(crate) fn unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Result<Vec<(u
     Ok(trees)
 }
 
-/// Returns the errors of trees that no family of a catalog has, and that a later version wrote.
-pub(crate) fn unsupported_unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Result<Vec<Error>> {
+/// Returns the errors of trees that a later version wrote, whatever the manifest says of their last
+/// writes. `without` are families that are left out.
+pub(crate) fn unsupported(
+    env: &Env,
+    dir: &Path,
+    without: impl Fn(u32) -> bool,
+) -> Result<Vec<Error>> {
     let options = TreeOptions::default();
-    let errors = unnamed(env, dir, catalog)?.into_iter();
+    let trees = trees_of(env, dir)?.into_iter();
+    let errors = trees.filter(|(id, _)| !without(*id));
     let errors = errors.filter_map(|(id, tree)| {
         let dir = tree_dir(dir, id, tree);
         let opened = PageTree::open_read_only(env, dir, &options, &|_| true);

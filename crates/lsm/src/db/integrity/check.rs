@@ -148,9 +148,14 @@ pub(super) fn walk(
     w.progress.step(0);
     w.tables(options, catalog)?;
     if !learned.sure {
-        // A repair would take them for trees of families whose edits are lost.
-        let of_later = pages::unsupported_unnamed(env, dir, catalog)?;
-        w.report.damage.extend(of_later);
+        // A repair takes all writes of trees, because the edits that say which of them count may be
+        // lost, and trees that no edit names, unless their family was dropped.
+        let is_known = |e: &Error| e.kind() == ErrorKind::Unsupported;
+        if !w.report.damage.iter().any(is_known) {
+            let is_dropped = |family| learned.dropped_families.contains(&family);
+            let of_later = pages::unsupported(env, dir, is_dropped)?;
+            w.report.damage.extend(of_later);
+        }
     }
     w.blobs(options, catalog, learned.sure)?;
     w.logs(catalog)?;
