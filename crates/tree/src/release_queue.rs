@@ -114,7 +114,8 @@ impl ReleaseQueue {
     }
 
     /// Keeps ranges that [`ReleaseQueue::take`] has returned for a later call: a copy has the
-    /// extent, too.
+    /// extent, too. If more than [`MOST_SHARED`] ranges would wait, drops these: a collection frees
+    /// their space.
     pub fn keep_shared(&mut self, extent: ExtentKey, ranges: Vec<Range<u64>>) {
         if self.shared_ranges + ranges.len() <= MOST_SHARED && !self.is_closed {
             self.shared_ranges += ranges.len();

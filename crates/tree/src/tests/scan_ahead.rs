@@ -84,7 +84,7 @@ fn a_page_of_another_length_is_damage() {
             let block = parts.block(of, &head, head.blocks - 1);
             block.expect("it was given")
         });
-        let e = opened.err().expect("damage");
+        let e = opened.map(|page| page.count()).unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
         let expected = format!("a page of {} bytes, expected {}", id.len, wrong.len);
         assert!(e.to_string().contains(&expected), "{e}");
