@@ -284,8 +284,9 @@ impl PageTree {
         found_entry(self.storage.get(&snapshot.view, key, fill_cache)?)
     }
 
-    /// Returns the newest entry of a key as [`PageTree::entry`] does, for a write that needs it. Its
-    /// reads fill the cache, and do not count as those of readers, who pay for merges of leaves.
+    /// Returns the newest entry of a key as [`PageTree::entry`] does, for a write that needs it.
+    /// Its reads fill the cache, and do not count as those of readers, who pay for merges of
+    /// leaves.
     pub fn entry_for_write(&self, snapshot: &TreeSnapshot, key: &[u8]) -> Result<FoundEntry> {
         let reads = PartReads::paid(&self.storage, true, false);
         found_entry(self.storage.get_by(&snapshot.view, key, reads)?)

@@ -16,9 +16,9 @@ use std::ops::Range;
 /// A scan that has gone on to this many leaves is a long one. Short scans go on to one leaf at
 /// most, and read the blocks of it that they need.
 const LONG: u32 = 2;
-/// Bytes of pages after which the first batch ends, and most bytes after which a batch does: a batch
-/// ends with the leaf that reaches them. Each batch may have twice the bytes of the one before. A
-/// larger page is not read ahead. A scan that ends has read up to two batches in vain.
+/// Bytes of pages after which the first batch ends, and most bytes after which a batch does: a
+/// batch ends with the leaf that reaches them. Each batch may have twice the bytes of the one
+/// before. A larger page is not read ahead. A scan that ends has read up to two batches in vain.
 const FIRST_BATCH: u64 = 128 << 10;
 const LARGEST_BATCH: u64 = 256 << 10;
 /// One leaf in this many of a long scan goes into a full cache.
