@@ -585,14 +585,16 @@ impl Storage {
             .collect();
         let mut read = self.read_pages(&missing)?.into_iter();
         let deltas = base.iter().map(|_| None).chain(deltas.iter().map(Some));
-        let pages = refs.iter().zip(deltas).map(|((_, id), delta)| {
+        let pages = refs.iter().zip(deltas).map(|((kind, id), delta)| {
             let page = match loaded.get(id) {
                 Some(page) => page.clone(),
                 None => read.next().expect("each missing page was read"),
             };
-            (page, delta)
+            self.check_leaf_level(*kind, *id, page.kind)?;
+            Ok((page, delta))
         });
-        Ok(PageMerge::new(pages))
+        let pages = pages.collect::<Result<SmallVec<[_; 5]>>>()?;
+        Ok(PageMerge::new(pages.into_iter()))
     }
 
     /// Adds the current entry of a merge to a leaf, unless it is a deletion or the filter removes

@@ -228,20 +228,20 @@ pub(crate) struct LeafCursor {
 #[derive(Clone, Copy)]
 pub(crate) struct LeafReads<'a> {
     /// Blocks of the largest page that the first read of blocks brings.
-    ahead: usize,
+    pub ahead: usize,
     /// If true, blocks that are read go into the cache.
-    fill_cache: bool,
+    pub fill_cache: bool,
     /// If true, reads of delta pages pay for merges.
-    pays: bool,
+    pub pays: bool,
     /// What was read already of the pages.
-    stored: Option<&'a StoredParts>,
+    pub stored: Option<&'a StoredParts>,
     /// Heads of pages that several leaves share.
-    heads: &'a [(PageRef, PageHead)],
+    pub heads: &'a [(PageRef, PageHead)],
 }
 
 impl LeafReads<'_> {
     /// Returns how a scan opens its first leaf.
-    fn first(fill_cache: bool) -> Self {
+    pub fn first(fill_cache: bool) -> Self {
         LeafReads {
             ahead: 1,
             fill_cache,
@@ -301,19 +301,20 @@ impl LeafCursor {
         for (n, of) in refs.iter().enumerate() {
             // Of a page that several leaves share, each of them needs little.
             let is_shared = n > 0 && pages.deltas[n - 1].part.is_some();
-            whole.push(
-                match how.stored.and_then(|stored| stored.get(&head_key(of.1))) {
-                    Some(stored) if !how.fill_cache && !is_shared => {
-                        let (head, page) = parts.open_whole(*of, stored)?;
-                        Some(Source::of_page(*of, head, page))
-                    }
-                    Some(stored) => {
-                        parts.give(*of, stored.clone());
-                        None
-                    }
-                    None => None,
-                },
-            );
+            let stored = how.stored.and_then(|stored| stored.get(&head_key(of.1)));
+            // A damaged index page may name a page at the same place, with another length.
+            let stored = stored.filter(|stored| stored.len() == of.1.len as usize);
+            whole.push(match stored {
+                Some(stored) if !how.fill_cache && !is_shared => {
+                    let (head, page) = parts.open_whole(*of, stored)?;
+                    Some(Source::of_page(*of, head, page))
+                }
+                Some(stored) => {
+                    parts.give(*of, stored.clone());
+                    None
+                }
+                None => None,
+            });
         }
         let others = refs.iter().zip(&whole).filter(|(_, whole)| whole.is_none());
         let others: SmallVec<[PageRef; 5]> = others.map(|(of, _)| *of).collect();

@@ -190,13 +190,13 @@ fn checkpoint() -> SystemCheckpoint {
         ),
     ];
     let mut usage = UsageTable::default();
-    usage.add(StreamKind::Base, id(100, 300), 4);
-    usage.add(StreamKind::Base, id(1000, 300), 5);
+    usage.add(StreamKind::Base, id(100, 300), 4).unwrap();
+    usage.add(StreamKind::Base, id(1000, 300), 5).unwrap();
     let other = PageId {
         extent: ExtentId(8),
         ..id(100, 300)
     };
-    usage.add(StreamKind::Base, other, 6);
+    usage.add(StreamKind::Base, other, 6).unwrap();
     usage.drop_ranges(&[(other.extent, 1000)], 0);
     SystemCheckpoint {
         time: 9,
@@ -261,6 +261,7 @@ fn system_checkpoint(bytes: &[u8]) -> Verdict {
     table.sums(1);
     for kind in [StreamKind::Base, StreamKind::Delta] {
         for page in [id(5000, 100), id(100, 300)] {
+            let _ = usage.add(kind, page, 9);
             let _ = usage.remove(kind, page, 10);
             let _ = usage.remove(kind, page, 11);
         }

@@ -22,6 +22,10 @@ use std::sync::Arc;
 /// A system timestamp: the number of a system transaction.
 pub(crate) type SysTime = u64;
 
+/// Most rewrites that a delta page follows to the leaves that replaced the one that it was written
+/// for. More are a circle in a damaged table.
+const MOST_REWRITES: usize = 100;
+
 /// Number of locks of the table.
 const SHARDS: usize = 16;
 
@@ -84,6 +88,14 @@ impl Delta {
         let part = Some(Box::new(Part { low, has_low, high }));
         (!is_empty).then_some(Delta { id: self.id, part })
     }
+}
+
+/// A delta page on its way to the chains of the pages that have its keys now.
+struct RoutedDelta {
+    delta: Delta,
+    to_index: bool,
+    /// How many more rewrites it follows.
+    rewrites_left: usize,
 }
 
 /// The pages of a leaf or of an index page.
@@ -459,7 +471,14 @@ impl MappingTable {
                 key,
                 delta,
                 to_index,
-            } => self.append(time, *key, Delta::whole(*delta), *to_index, effects),
+            } => {
+                let delta = RoutedDelta {
+                    delta: Delta::whole(*delta),
+                    to_index: *to_index,
+                    rewrites_left: MOST_REWRITES,
+                };
+                self.append(time, *key, delta, effects)
+            }
             Change::Consolidate {
                 key,
                 kept,
@@ -502,11 +521,19 @@ impl MappingTable {
                 if with.is_empty() {
                     return Err(format!("page {key} is rewritten to nothing"));
                 }
+                if with.iter().any(|(_, id)| id == key) {
+                    return Err(format!("page {key} is rewritten to itself"));
+                }
                 self.set(time, *key, State::Rewritten(with.clone()), effects);
                 for delta in pages.deltas {
                     // It leaves this chain, and joins one or more others.
                     effects.dead_deltas.push(delta.id);
-                    self.redistribute(time, &with, delta, pages.has_index_deltas, true, effects)?;
+                    let delta = RoutedDelta {
+                        delta,
+                        to_index: pages.has_index_deltas,
+                        rewrites_left: MOST_REWRITES,
+                    };
+                    self.redistribute(time, &with, delta, true, effects)?;
                 }
                 Ok(())
             }
@@ -524,24 +551,30 @@ impl MappingTable {
         &self,
         time: SysTime,
         key: PageId,
-        delta: Delta,
-        to_index: bool,
+        added: RoutedDelta,
         effects: &mut Effects,
     ) -> Result<(), String> {
         match self.get(key, SysTime::MAX) {
             State::Live(mut pages) => {
-                if !pages.deltas.is_empty() && pages.has_index_deltas != to_index {
+                if !pages.deltas.is_empty() && pages.has_index_deltas != added.to_index {
                     return Err(format!(
                         "page {key} would have delta pages of a leaf and of an index page"
                     ));
                 }
-                pages.deltas.push(delta);
-                pages.has_index_deltas = to_index;
+                pages.deltas.push(added.delta);
+                pages.has_index_deltas = added.to_index;
                 self.set(time, key, State::Live(pages), effects);
                 Ok(())
             }
             State::Rewritten(with) => {
-                self.redistribute(time, &with, delta, to_index, false, effects)
+                let left = added.rewrites_left.checked_sub(1).ok_or_else(|| {
+                    format!("page {key} and the pages that replaced it replace each other")
+                })?;
+                let added = RoutedDelta {
+                    rewrites_left: left,
+                    ..added
+                };
+                self.redistribute(time, &with, added, false, effects)
             }
         }
     }
@@ -553,14 +586,13 @@ impl MappingTable {
         &self,
         time: SysTime,
         with: &Rewrite,
-        delta: Delta,
-        to_index: bool,
+        added: RoutedDelta,
         joins: bool,
         effects: &mut Effects,
     ) -> Result<(), String> {
         let mut counted = !joins;
         for (i, (_, id)) in with.iter().enumerate() {
-            let Some(part) = delta.part_of(with, i) else {
+            let Some(delta) = added.delta.part_of(with, i) else {
                 continue;
             };
             if counted {
@@ -568,7 +600,8 @@ impl MappingTable {
             } else {
                 effects.shared_deltas.push(delta.id);
             }
-            self.append(time, *id, part, to_index, effects)?;
+            let part = RoutedDelta { delta, ..added };
+            self.append(time, *id, part, effects)?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 use crate::page_id::PageId;
 use crate::storage::Storage;
 use basalt_fs::{Error, ErrorKind, Result};
+use std::collections::BTreeSet;
 
 /// Index pages that are rewritten between two checks of the memory.
 const PAGES_BETWEEN_CHECKS: usize = 16;
@@ -69,10 +70,16 @@ impl Storage {
         let _maintenance = self.maintenance.exclusive();
         let view = self.view();
         let (mut found, mut failed) = (MappedLeaves::new(), None);
+        let mut visited = BTreeSet::new();
         // Index pages, with their smallest keys.
         let mut unvisited = vec![(view.root.id, view.root.level, Vec::new())];
         while let Some((key, level, low)) = unvisited.pop() {
             if level == 0 {
+                continue;
+            }
+            let base = self.mapping.base_of(key, view.time).unwrap_or(key);
+            if !visited.insert(base) {
+                failed = failed.or(Some(self.named_twice(base)));
                 continue;
             }
             let page = match self.index_page(&view, key, level) {

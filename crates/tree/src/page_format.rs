@@ -413,7 +413,11 @@ impl PageHead {
                 header[9]
             ));
         }
-        PageKind::of_number(header[8]).ok_or_else(|| format!("unknown page kind {}", header[8]))?;
+        let kind = PageKind::of_number(header[8])
+            .ok_or_else(|| format!("unknown page kind {}", header[8]))?;
+        if kind == PageKind::Delta && u32_at(header, 16) == 0 {
+            return Err("a delta page without entries".to_string());
+        }
         let end = PAGE_HEADER + u32_at(header, 12) as usize;
         let cut = || "the page's head ends too early".to_string();
         if end > id.len as usize || end < PAGE_HEADER + COUNTS {
@@ -508,11 +512,16 @@ impl PageHead {
     pub fn meta(&self) -> PageMeta {
         let header = &self.bytes[..PAGE_HEADER];
         PageMeta {
-            kind: PageKind::of_number(header[8]).expect("the header was verified"),
+            kind: self.kind(),
             level: header[10],
             mapping: PageId::from_bytes(&header[24..40]).filter(|id| *id != PageId::NONE),
             as_of: u64::from_le_bytes(header[40..48].try_into().expect("8 bytes")),
         }
+    }
+
+    /// Returns the kind of the page.
+    pub fn kind(&self) -> PageKind {
+        PageKind::of_number(self.bytes[8]).expect("the header was verified")
     }
 
     /// Returns the number of entries of the page.
@@ -618,6 +627,10 @@ impl PageHead {
         // The blocks say how large they are. A wrong sum costs a copy.
         let raw = raw.sum::<usize>().min(bytes.len().saturating_mul(4));
         let mut page = PageAssembler::new(self.meta(), self.prefix(), raw, self.count());
+        let len = u32_at(&self.bytes, 20) as usize;
+        if bytes.len() != len {
+            return Err(format!("{} bytes of a page of {len} bytes", bytes.len()));
+        }
         for i in 0..self.blocks {
             self.add_block(i, &bytes.slice(self.block(i).stored), &mut page)?;
         }

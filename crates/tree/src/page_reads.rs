@@ -2,7 +2,7 @@
 //! compaction reads many pages at once: those that a user checkpoint or a compaction wrote for
 //! neighbouring leaves lie behind one another, so one read of the device brings many of them.
 
-use crate::page::Page;
+use crate::page::{Page, PageKind};
 use crate::page_format::{PAGE_HEADER, PageHead, head_end};
 use crate::page_id::PageId;
 use crate::storage::Storage;
@@ -109,7 +109,8 @@ pub(crate) fn block_key(id: PageId, head: &PageHead, number: usize) -> CacheKey 
     }
 }
 
-/// Heads and blocks for some lookups, from the cache or the device. What was read stays until the
+/// Heads and blocks of base pages of leaves and of delta pages for some lookups, from the cache or
+/// the device. What was read stays until the
 /// lookups end, even if the cache does not take it.
 pub(crate) struct PartReads<'s> {
     pub storage: &'s Storage,
@@ -161,7 +162,10 @@ impl<'s> PartReads<'s> {
         let head = found.map(PageHead::of_cached);
         // The cache knows a page by its place alone.
         let checked = |head: PageHead| match head.check_len(id) {
-            Ok(()) => Ok(head),
+            Ok(()) => {
+                self.storage.check_leaf_level(kind, id, head.kind())?;
+                Ok(head)
+            }
             Err(what) => Err(self.storage.bad_page(kind, id, &what)),
         };
         Some(head.and_then(checked))
@@ -204,7 +208,7 @@ impl<'s> PartReads<'s> {
             Ok((head, page))
         });
         let opened = opened.map_err(|what| self.storage.bad_page(kind, id, &what))?;
-        self.storage.check_stream(kind, id, opened.1.kind)?;
+        self.storage.check_leaf_level(kind, id, opened.1.kind)?;
         Ok(opened)
     }
 
@@ -285,8 +289,9 @@ impl<'s> PartReads<'s> {
         self.read_ahead(wants, Vec::new());
     }
 
-    /// Reads `wants` as [`PartReads::read`] does, and `ahead` with them. No part is in them twice.
-    /// Returns the stored bytes, not verified, of those in `ahead` that could be read.
+    /// Reads `wants` as [`PartReads::read`] does, and `ahead` with them. A part that is in them
+    /// twice counts as two reads. Returns the stored bytes, not verified, of those in `ahead` that
+    /// could be read.
     pub fn read_ahead(&mut self, wants: Vec<Want>, ahead: Vec<Want>) -> Vec<Option<Bytes>> {
         let mut stored = vec![None; ahead.len()];
         let needed = wants.len();
@@ -354,12 +359,23 @@ impl<'s> PartReads<'s> {
         let bytes = Bytes::copy_from_slice(&bytes[..end.max(PAGE_HEADER).min(bytes.len())]);
         let head = PageHead::open(id, &bytes);
         let head = head.map_err(|what| self.storage.bad_page(kind, id, &what))?;
-        self.storage.check_stream(kind, id, head.meta().kind)?;
+        self.storage.check_leaf_level(kind, id, head.kind())?;
         Ok(head)
     }
 }
 
 impl Storage {
+    /// Checks that a page is a base page of a leaf or a delta page, by its stream.
+    ///
+    /// Errors: `Corruption`. Entries of an index page would count as deletions.
+    pub fn check_leaf_level(&self, kind: StreamKind, id: PageId, page: PageKind) -> Result<()> {
+        self.check_stream(kind, id, page)?;
+        match page {
+            PageKind::Index => Err(self.bad_page(kind, id, "an index page in the place of a leaf")),
+            PageKind::Leaf | PageKind::Delta => Ok(()),
+        }
+    }
+
     /// Returns the request for the head of a page. Up to a length, the page comes whole: a device
     /// read costs about the same for all of it, a block of it is needed next, and heads are read
     /// seldom.

@@ -16,11 +16,13 @@ use std::ops::Range;
 /// A scan that has gone on to this many leaves is a long one. Short scans go on to one leaf at
 /// most, and read the blocks of it that they need.
 const LONG: u32 = 2;
-/// Bytes of pages after which the first batch ends, and most bytes after which a batch does: a
-/// batch ends with the leaf that reaches them. Each batch may have twice the bytes of the one
-/// before. A larger page is not read ahead. A scan that ends has read up to two batches in vain.
+/// Bytes after which the first batch ends, and most bytes after which a later one does. Each batch
+/// ends at twice the bytes of the one before.
 const FIRST_BATCH: u64 = 128 << 10;
-const LARGEST_BATCH: u64 = 256 << 10;
+const LAST_BATCH: u64 = 256 << 10;
+/// Most bytes of a batch. What does not fit into it is not read ahead. A scan that ends has read up
+/// to two batches in vain.
+const MOST_BYTES: u64 = 512 << 10;
 /// One leaf in this many of a long scan goes into a full cache.
 const FILLING: u64 = 16;
 /// Most leaves of a batch. Pages in memory have overhead.
@@ -136,36 +138,43 @@ impl ScanAhead {
     ) -> BatchInFlight {
         let (mut leaves, mut wants, mut bytes) = (first..first, Vec::new(), 0);
         let mut seen = BTreeSet::new();
+        let deltas = storage.index_deltas(view, parent.key);
+        let deltas: Vec<(&Delta, &PageHead)> = deltas
+            .iter()
+            .filter_map(|delta| {
+                let of = (StreamKind::Delta, delta.id);
+                let found = self.heads.iter().find(|(has, _)| *has == of);
+                found.map(|(_, head)| (delta, head))
+            })
+            .collect();
         let candidates: &mut dyn Iterator<Item = usize> = match self.forward {
             true => &mut (first..parent.page.count()),
             false => &mut (0..first + 1).rev(),
         };
         for leaf in candidates.take(MOST_LEAVES) {
+            let mut of_leaf = storage.missing_pages(view, parent.page.child(leaf));
+            for (delta, head) in &deltas {
+                of_leaf.extend(storage.missing_blocks(parent, leaf, delta, head));
+            }
+            of_leaf.retain(|want| !seen.contains(&want.key()));
+            let more: u64 = of_leaf.iter().map(|want| want.bytes() as u64).sum();
+            if bytes > 0 && bytes + more > MOST_BYTES {
+                break;
+            }
             leaves = leaves.start.min(leaf)..leaves.end.max(leaf + 1);
-            // The scan reports an error when it comes to the leaf.
-            let Ok(pages) = storage.pages_of(view, parent.page.child(leaf)) else {
-                continue;
-            };
-            let deltas = pages.deltas.iter();
-            let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
-            for of in [(StreamKind::Base, pages.base)].into_iter().chain(deltas) {
-                let fits = u64::from(of.1.len) <= LARGEST_BATCH;
-                if fits && seen.insert(of) && !storage.has_cached(of) {
-                    bytes += u64::from(of.1.len);
-                    wants.push(Want::whole_page(of));
+            for want in of_leaf {
+                // The scan reads what is left of a large leaf when it comes to it.
+                if bytes + want.bytes() as u64 <= MOST_BYTES {
+                    seen.insert(want.key());
+                    bytes += want.bytes() as u64;
+                    wants.push(want);
                 }
             }
             if bytes >= self.step {
                 break;
             }
         }
-        self.step = (2 * self.step).min(LARGEST_BATCH);
-        for delta in storage.index_deltas(view, parent.key) {
-            let of = (StreamKind::Delta, delta.id);
-            if let Some((_, head)) = self.heads.iter().find(|(has, _)| *has == of) {
-                wants.extend(storage.missing_blocks(parent, &leaves, &delta, head));
-            }
-        }
+        self.step = (2 * self.step).min(LAST_BATCH);
         BatchInFlight {
             leaves,
             reads: storage.begin_part_reads(wants),
@@ -207,19 +216,32 @@ impl Storage {
         heads.collect()
     }
 
+    /// Returns the pages of a leaf that the cache does not have, its base page first.
+    fn missing_pages(&self, view: &View, leaf: PageId) -> Vec<Want> {
+        // The scan reports an error when it comes to the leaf.
+        let Ok(pages) = self.pages_of(view, leaf) else {
+            return Vec::new();
+        };
+        let deltas = pages.deltas.iter();
+        let deltas = deltas.map(|delta| (StreamKind::Delta, delta.id));
+        let refs = [(StreamKind::Base, pages.base)].into_iter().chain(deltas);
+        let missing = refs.filter(|of| !self.has_cached(*of));
+        missing.map(Want::whole_page).collect()
+    }
+
     /// Returns the blocks of a delta page of an index page that the cache does not have, of those
-    /// that have keys of some of its leaves.
+    /// that have keys of one of its leaves.
     fn missing_blocks(
         &self,
         parent: &Step,
-        leaves: &Range<usize>,
+        leaf: usize,
         delta: &Delta,
         head: &PageHead,
     ) -> Vec<Want> {
         let of = (StreamKind::Delta, delta.id);
-        let low = (leaves.start > 0).then(|| parent.page.key(leaves.start));
+        let low = (leaf > 0).then(|| parent.page.key(leaf));
         let low = low.as_deref().max(delta.low());
-        let high = (leaves.end < parent.page.count()).then(|| parent.page.key(leaves.end));
+        let high = (leaf + 1 < parent.page.count()).then(|| parent.page.key(leaf + 1));
         let high = high.as_deref().into_iter().chain(delta.high()).min();
         let first = low.map_or(0, |key| head.block_of(key));
         let end = high.map_or(head.blocks, |key| head.block_of(key) + 1);

@@ -331,6 +331,8 @@ impl Storage {
     /// Errors: those of the log; then nothing has changed, and the call may be repeated.
     pub fn roll_back_to(&self, before: &Storage) -> Result<()> {
         let (note, usage) = (before.note(), before.usage.lock().clone());
+        // Times go back, and an erasure compares those of readers that it has collected.
+        let _erasing = self.erasing.lock();
         let mut commit = self.commit.lock();
         let Some(view) = commit.unconfirmed.clone() else {
             return Ok(());
@@ -374,6 +376,23 @@ impl Storage {
         self.commit.lock().unconfirmed.is_some()
     }
 
+    /// Checks that all transactions so far fit the tables. What is written later could not be
+    /// trusted, and a checkpoint would replace the log that shows what is wrong.
+    fn check_consistent(&self, commit: &Commit) -> Result<()> {
+        let Some(what) = &commit.contradiction else {
+            return Ok(());
+        };
+        Err(self.inconsistent(format!(
+            "an earlier transaction contradicts the tables, and nothing is written any more: {what}; close the store and run `basalt tree check`"
+        )))
+    }
+
+    /// Stops all writes, as a transaction that contradicts the tables does.
+    #[cfg(test)]
+    pub fn set_contradiction(&self, what: &str) {
+        self.commit.lock().contradiction = Some(what.to_string());
+    }
+
     fn commit_as(&self, tx: &SystemTx, is_unconfirmed: bool) -> Result<SysTime> {
         let writes_delta = tx.changes.iter().any(|c| {
             matches!(
@@ -391,11 +410,7 @@ impl Storage {
             self.base.sync()?;
         }
         let mut commit = self.commit.lock();
-        if let Some(what) = &commit.contradiction {
-            return Err(self.inconsistent(format!(
-                "an earlier transaction contradicts the tables, and nothing is written any more: {what}; close the store and run `basalt tree check`"
-            )));
-        }
+        self.check_consistent(&commit)?;
         // A record that does not fit would keep the tree from opening.
         self.mapping
             .check(&tx.changes)
@@ -485,17 +500,18 @@ impl Storage {
     pub fn apply(&self, time: SysTime, tx: &SystemTx, effects: &mut Effects) -> Applied {
         let mut usage = self.usage.lock();
         for id in &tx.above {
-            usage.add(StreamKind::Base, *id, time);
+            usage.add(StreamKind::Base, *id, time)?;
         }
         for change in &tx.changes {
             let mut of_change = Effects::default();
             match change {
-                Change::Append { delta, .. } => usage.add(StreamKind::Delta, *delta, time),
+                Change::Append { delta, .. } => usage.add(StreamKind::Delta, *delta, time)?,
                 Change::Consolidate { with, .. } => {
-                    with.iter()
-                        .for_each(|id| usage.add(StreamKind::Delta, *id, time));
+                    if let Some(delta) = with {
+                        usage.add(StreamKind::Delta, *delta, time)?;
+                    }
                 }
-                Change::Overwrite { base, .. } => usage.add(StreamKind::Base, *base, time),
+                Change::Overwrite { base, .. } => usage.add(StreamKind::Base, *base, time)?,
                 Change::Rewrite { key, with, .. } => {
                     let before = match self.mapping.get(*key, SysTime::MAX) {
                         State::Live(pages) => pages.base,
@@ -503,13 +519,14 @@ impl Storage {
                     };
                     let is_new = |id: &PageId| *id != before && !usage.has_base(*id);
                     let new: Vec<PageId> = with.iter().map(|(_, id)| *id).filter(is_new).collect();
-                    new.into_iter()
-                        .for_each(|id| usage.add(StreamKind::Base, id, time));
+                    for id in new {
+                        usage.add(StreamKind::Base, id, time)?;
+                    }
                 }
             }
             self.mapping.apply(time, change, &mut of_change)?;
             for id in &of_change.shared_deltas {
-                usage.add(StreamKind::Delta, *id, time);
+                usage.add(StreamKind::Delta, *id, time)?;
             }
             for id in &of_change.dead_deltas {
                 usage.remove(StreamKind::Delta, *id, time)?;
@@ -565,12 +582,15 @@ impl Storage {
 
     /// Writes a system checkpoint, and trims the system log. Does nothing as long as a user
     /// checkpoint is not confirmed: a recovery needs the log to go back behind it.
+    ///
+    /// Errors: `Corruption` if a transaction contradicts the tables, those of the log.
     pub fn take_checkpoint(&self) -> Result<()> {
         // Commits wait for the copy of the tables, and for the write.
         let mut commit = self.commit.lock();
         if commit.unconfirmed.is_some() {
             return Ok(());
         }
+        self.check_consistent(&commit)?;
         let view = self.view();
         let mut chains = Vec::new();
         self.mapping

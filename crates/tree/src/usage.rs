@@ -59,7 +59,10 @@ pub(crate) type SealedExtent = (ExtentId, u64);
 
 impl UsageTable {
     /// Counts a page as valid from a time on.
-    pub fn add(&mut self, kind: StreamKind, page: PageId, time: SysTime) {
+    ///
+    /// Errors: a sentence, if the extent is of the other stream, or has more bytes in use than
+    /// there can be; then nothing has changed.
+    pub fn add(&mut self, kind: StreamKind, page: PageId, time: SysTime) -> Result<(), String> {
         let usage = self.extents.entry(page.extent).or_insert(ExtentUsage {
             kind,
             valid: 0,
@@ -67,10 +70,16 @@ impl UsageTable {
             freed: 0,
             born: time,
         });
-        usage.valid += u64::from(page.len);
+        if usage.kind != kind {
+            return Err(format!("page {page} is in an extent of another stream"));
+        }
+        let valid = usage.valid.checked_add(u64::from(page.len));
+        usage.valid =
+            valid.ok_or_else(|| format!("the bytes in use beside page {page} overflow"))?;
         if let Some(ranges) = usage.ranges.as_mut().filter(|_| kind == StreamKind::Base) {
             ranges.add(page.offset, page.offset + page.len);
         }
+        Ok(())
     }
 
     /// Counts a page as garbage since a time.
@@ -173,9 +182,9 @@ impl UsageTable {
 
     /// Returns true if no page of an extent is valid for any reader, and no transaction writes to
     /// it. `readers` are the times of all readers in rising order, when the caller asked for them.
-    /// Readers that began later have later times than the last one. So an extent with a page that
-    /// was valid at that time is not dead. An extent that the table does not have is dead: the
-    /// pages in it were never committed.
+    /// Readers that began later have later times than the last one, unless times went back with a
+    /// rollback. So an extent with a page that was valid at that time is not dead. An extent that
+    /// the table does not have is dead: the pages in it were never committed.
     pub fn is_dead(&self, extent: ExtentId, readers: &[SysTime]) -> bool {
         let newest = readers.last().copied().unwrap_or(0);
         let unused = |usage: &ExtentUsage| {

@@ -176,6 +176,7 @@ impl Storage {
     ) -> Result<Option<Option<Error>>> {
         let view = self.view();
         let mut failed = None;
+        let mut visited = BTreeSet::new();
         let mut unvisited = vec![(view.root.id, view.root.level)];
         while let Some((key, level)) = unvisited.pop() {
             // The id of a page that was rewritten is damage of the index page that names it. It
@@ -190,6 +191,10 @@ impl Storage {
             if !goes_on() {
                 return Ok(None);
             }
+            if !visited.insert(base) {
+                failed = failed.or(Some(self.named_twice(base)));
+                continue;
+            }
             match self.index_page_once(base, level) {
                 Ok(page) => {
                     let children = (0..page.count()).map(|i| page.child(i));
@@ -200,6 +205,13 @@ impl Storage {
             }
         }
         Ok(Some(failed))
+    }
+
+    /// Returns the error for an index page that two others name. A walk would come to what is below
+    /// it as often as there are ways to it.
+    pub fn named_twice(&self, index_page: PageId) -> Error {
+        let what = "two index pages name this one, or one of them twice";
+        self.bad_page(StreamKind::Base, index_page, what)
     }
 
     /// Returns an index page by its base page. A page that is not in the cache stays out of it: a

@@ -7,7 +7,7 @@
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
 use crate::locks::assert_taken;
 use basalt_env::sync::yield_now;
-use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
+use basalt_env::{Clock, Env, EnvBuilder, JobPriority, ManualClock};
 use basalt_kv::merge::Append;
 use basalt_lsm_schedules::db::CheckpointOptions;
 use basalt_lsm_schedules::{
@@ -157,6 +157,12 @@ impl World {
         self.returned[writer].store(round, SeqCst);
     }
 
+    /// Counts this moment if a helper waits or runs.
+    fn count_helpers(&self, totals: &Counts) {
+        let jobs = self.env.jobs().pending();
+        count(totals, 4, u64::from(jobs[JobPriority::Helper as usize] > 0));
+    }
+
     /// Reads the store at a moment that is not before a call, and then again.
     fn look(&self, totals: &Counts) {
         let due = self.returned();
@@ -165,6 +171,7 @@ impl World {
         check_not_older(rounds, due);
         for _ in 0..below(3) {
             (0..below(30)).for_each(|_| yield_now());
+            self.count_helpers(totals);
             let again = seen(&self.db, &self.families, &snapshot);
             assert_eq!(again, rounds, "a snapshot has changed");
             let newest = self.returned();
@@ -263,7 +270,7 @@ fn walk(db: &Db, family: &Family, read: &ReadOptions, is_down: bool) -> Content 
 }
 
 /// Flushes, maintains and copies. Returns a copy, and the rounds that had returned before it.
-fn work(world: &World) -> Option<(String, Rounds)> {
+fn work(world: &World, totals: &Counts) -> Option<(String, Rounds)> {
     let (db, mut copy) = (&world.db, None);
     for step in 0..4 {
         match below(5) {
@@ -279,6 +286,7 @@ fn work(world: &World) -> Option<(String, Rounds)> {
             }
             _ => db.wait_idle().expect("becomes idle"),
         }
+        world.count_helpers(totals);
     }
     copy
 }
@@ -293,10 +301,11 @@ fn model(totals: &Counts) {
     }
     let mut threads = Vec::new();
     for writer in 0..WRITERS {
-        let world = world.clone();
+        let (world, totals) = (world.clone(), totals.clone());
         threads.push(shuttle::thread::spawn(move || {
             for _ in 0..3 {
                 world.write(writer);
+                world.count_helpers(&totals);
                 if percent(40) {
                     world.db.flush().expect("flushes");
                 }
@@ -310,7 +319,7 @@ fn model(totals: &Counts) {
             reader.look_now();
         }
     }));
-    let copy = work(&world);
+    let copy = work(&world, totals);
     for thread in threads {
         thread.join().expect("ends");
     }
@@ -351,14 +360,15 @@ fn families_in_pages_are_correct_in_every_schedule() {
         case(seed, move || model(&totals));
         schedules += CASE as u64;
     }
-    let [steps, beside, copies, compacted] = std::array::from_fn(|i| counted(&totals, i));
+    let [steps, beside, copies, compacted, helped] = std::array::from_fn(|i| counted(&totals, i));
     basalt_sim::campaign!(
-        "page_schedules={schedules} steps={steps} reads_behind_writes={beside} copies={copies} compacted={compacted}"
+        "page_schedules={schedules} steps={steps} reads_behind_writes={beside} copies={copies} compacted={compacted} moments_with_helpers={helped}"
     );
     if campaign::case().is_none() {
         assert!(beside > schedules / 2, "few reads beside writes: {beside}");
         assert!(copies > schedules / 5, "few copies: {copies}");
         assert!(compacted > schedules / 2, "few compactions: {compacted}");
+        assert!(helped > schedules / 20, "few helpers: {helped}");
         assert_taken(&[
             "DroppedReferences::waiting",
             "FamilyPages::unrecorded_blobs",

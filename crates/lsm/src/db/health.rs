@@ -129,6 +129,14 @@ impl Health {
         }
     }
 
+    /// Notes one more failure by the fault that the last one has reported. The pause lasts at least
+    /// as long as the shortest one from now on.
+    pub fn compaction_failed_again(&self) {
+        let mut failures = self.failures.lock();
+        let earliest = self.ctx.env.clock().now() + RETRY_PAUSE;
+        failures.compaction_retry_at = failures.compaction_retry_at.max(earliest);
+    }
+
     /// Notes that a compaction has succeeded, or that none is due.
     pub fn compaction_succeeded(&self) {
         let mut failures = self.failures.lock();

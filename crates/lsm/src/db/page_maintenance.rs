@@ -83,15 +83,19 @@ impl Engine {
     /// Notes that maintenance of a tree, or a helper, has failed. If one of them fails, the others
     /// often find the same fault: only the first one reports it, and makes the pause longer.
     fn note_failed_maintenance(&self, pages: &FamilyPages, e: Error) {
-        if !pages.begin_report() {
-            return;
+        let known = self.health.compaction_error().map(|known| known.kind());
+        // What failed may have poisoned a file for the others.
+        let is_known = known == Some(e.kind()) || e.kind() == ErrorKind::Poisoned;
+        if !pages.begin_report() && is_known {
+            self.health.compaction_failed_again();
+        } else {
+            let e = e.context("maintaining the pages of a family");
+            self.health.compaction_failed(e.clone(), false);
+            self.ctx.notify(|| Event::BackgroundError {
+                during: BackgroundErrorReason::Compaction,
+                error: e.clone(),
+            });
         }
-        let e = e.context("maintaining the pages of a family");
-        self.health.compaction_failed(e.clone(), false);
-        self.ctx.notify(|| Event::BackgroundError {
-            during: BackgroundErrorReason::Compaction,
-            error: e.clone(),
-        });
         self.background.retry_later();
     }
 

@@ -487,8 +487,8 @@ impl FamilyPages {
         self.has_failed_helper.store(true, SeqCst);
     }
 
-    /// Returns true if a failure of maintenance or a helper is to be reported. Returns false if
-    /// another one was reported since maintenance last began.
+    /// Returns true if a failure of maintenance or a helper is the first one since maintenance last
+    /// began.
     pub fn begin_report(&self) -> bool {
         !self.is_reported.swap(true, SeqCst)
     }

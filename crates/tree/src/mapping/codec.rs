@@ -26,6 +26,21 @@ fn get_u8(bytes: &[u8], at: &mut usize) -> Option<u8> {
     Some(byte)
 }
 
+/// Reads the pages that replaced a page, with their smallest keys. Returns `None` if there are
+/// none, if keys do not rise, or if the bytes are cut off.
+fn decode_rewrite<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Vec<(&'a [u8], PageId)>> {
+    let count = get_varint64(bytes, at)?;
+    let mut with: Vec<(&[u8], PageId)> = Vec::new();
+    for _ in 0..count {
+        let low = get_bytes(bytes, at)?;
+        if with.last().is_some_and(|(before, _)| *before >= low) {
+            return None;
+        }
+        with.push((low, PageId::decode(bytes, at)?));
+    }
+    (!with.is_empty()).then_some(with)
+}
+
 impl Change {
     /// Appends the change as the system log has it.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -113,12 +128,11 @@ impl Change {
                 base: PageId::decode(bytes, at)?,
             }),
             4 => {
-                let count = get_varint64(bytes, at)?;
-                let mut with = Vec::new();
-                for _ in 0..count {
-                    let low = get_bytes(bytes, at)?.to_vec();
-                    with.push((low, PageId::decode(bytes, at)?));
-                }
+                let with = decode_rewrite(bytes, at)?;
+                let with = with
+                    .into_iter()
+                    .map(|(low, id)| (low.to_vec(), id))
+                    .collect();
                 Some(Change::Rewrite {
                     key,
                     replaced,
@@ -195,12 +209,9 @@ impl State {
                 }))
             }
             2 => {
-                let mut with = Vec::new();
-                for _ in 0..get_varint64(bytes, at)? {
-                    let low: Arc<[u8]> = get_bytes(bytes, at)?.into();
-                    with.push((low, PageId::decode(bytes, at)?));
-                }
-                Some(State::Rewritten(with.into()))
+                let with = decode_rewrite(bytes, at)?.into_iter();
+                let with = with.map(|(low, id)| (low.into(), id)).collect();
+                Some(State::Rewritten(with))
             }
             _ => None,
         }

@@ -42,6 +42,73 @@ fn pages(table: &MappingTable, key: u32, at: SysTime) -> (u32, Vec<u32>) {
     (pages.base.offset, deltas)
 }
 
+/// Regression test: pages that replace each other in a crafted log or checkpoint overflowed the
+/// stack.
+#[test]
+fn pages_that_replace_each_other_are_refused() {
+    let rewrite = |table: &MappingTable, time, key, with: &[u32]| {
+        let with = with.iter().enumerate();
+        let change = Change::Rewrite {
+            key: id(key),
+            replaced: 0,
+            with: with.map(|(i, n)| (vec![i as u8], id(*n))).collect(),
+        };
+        table.apply(time, &change, &mut Effects::default())
+    };
+    let table = MappingTable::new();
+    append(&table, 1, 1, 11);
+    let e = rewrite(&table, 2, 1, &[2, 1]).unwrap_err();
+    assert!(e.contains("is rewritten to itself"), "{e}");
+    append(&table, 3, 2, 12);
+    rewrite(&table, 4, 1, &[2, 3]).unwrap();
+    let e = rewrite(&table, 5, 2, &[1]).unwrap_err();
+    assert!(e.contains("replace each other"), "{e}");
+    // A checkpoint that has the circle.
+    let table = MappingTable::new();
+    for (key, with) in [(1, 2), (2, 1)] {
+        let with = [(Arc::from(&b""[..]), id(with))];
+        table.load(id(key), 1, State::Rewritten(Arc::new(with)));
+    }
+    let change = Change::Append {
+        key: id(1),
+        delta: id(11),
+        to_index: false,
+    };
+    let e = table.apply(2, &change, &mut Effects::default());
+    assert!(e.unwrap_err().contains("replace each other"));
+}
+
+/// Regression test: a page that was rewritten to no page took delta pages, which were gone.
+#[test]
+fn pages_that_replaced_a_page_rise() {
+    for (lows, is_sound) in [
+        (&[][..], false),
+        (&["", "b", "c"], true),
+        (&["a", "b"], true),
+        (&["a", "a"], false),
+        (&["", "c", "b"], false),
+    ] {
+        let with: Vec<(Vec<u8>, PageId)> = lows
+            .iter()
+            .map(|low| (low.as_bytes().to_vec(), id(2)))
+            .collect();
+        let shared = with.iter().map(|(low, id)| (low[..].into(), *id));
+        let state = State::Rewritten(shared.collect());
+        let change = Change::Rewrite {
+            key: id(1),
+            replaced: 0,
+            with,
+        };
+        let (mut of_state, mut of_change) = (Vec::new(), Vec::new());
+        state.encode(&mut of_state);
+        change.encode(&mut of_change);
+        let decoded = State::decode(&of_state, &mut 0);
+        assert_eq!(decoded, is_sound.then_some(state), "{lows:?}");
+        let decoded = Change::decode(&of_change, &mut 0);
+        assert_eq!(decoded, is_sound.then_some(change), "{lows:?}");
+    }
+}
+
 /// Regression test: a search in a part whose end is not above its beginning panicked.
 #[test]
 fn a_part_without_keys_is_refused() {

@@ -13,7 +13,12 @@ use std::collections::BTreeMap;
 type Entries = BTreeMap<Vec<u8>, (u8, Vec<u8>)>;
 
 fn page(entries: &Entries, as_of: u64) -> Page {
-    let mut builder = PageBuilder::new(PageKind::Delta, 0);
+    // Only base pages may be empty.
+    let kind = match entries.is_empty() {
+        true => PageKind::Leaf,
+        false => PageKind::Delta,
+    };
+    let mut builder = PageBuilder::new(kind, 0);
     builder.as_of = as_of;
     for (key, (kind, value)) in entries {
         builder.add(key, *kind, value);

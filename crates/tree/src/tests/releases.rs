@@ -8,11 +8,13 @@ use crate::salvage::tests::{remove_logs, salvaged};
 use crate::{InspectedExtent, PageTree, TreeOptions, TreeSnapshot};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use basalt_env::thread::scope;
 use basalt_env::{Env, Random};
 use basalt_fs::{FileSystem, Result};
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{CrashPolicy, OpKind, SimFs, SimSnapshot, When};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 const KEYS: u64 = 6000;
 
@@ -366,6 +368,35 @@ fn pages_that_a_rollback_needs_stay() {
         of.overwrite(10);
         of.end();
     }
+}
+
+/// Regression test: times go back with a rollback. An erasure that had collected those of readers
+/// before could take an extent from a reader that began behind it.
+#[test]
+fn a_rollback_waits_for_an_erasure() {
+    let mut of = Overwritten::new(6);
+    of.overwrite(3);
+    of.tree.confirm();
+    let content = of.content.clone();
+    let mut doubtful = CheckedChanges::new(std::iter::once((&b"k00000"[..], Some(&b"doubt"[..]))));
+    (of.tree)
+        .write_unconfirmed(&mut doubtful, b"doubt".to_vec())
+        .unwrap();
+    let (tree, (ended, end)) = (&of.tree, mpsc::channel());
+    let erasing = tree.storage.erasing.lock();
+    scope(|scope| {
+        scope.spawn(move || {
+            tree.roll_back(&|note: &[u8]| note.is_empty()).unwrap();
+            ended.send(()).unwrap();
+        });
+        // Long enough, mostly, for a rollback that does not wait.
+        end.recv_timeout(Duration::from_millis(50)).unwrap_err();
+        assert!(tree.has_unconfirmed());
+        drop(erasing);
+    });
+    assert!(!of.tree.has_unconfirmed());
+    of.check(&of.tree.snapshot(), &content);
+    of.end();
 }
 
 /// A salvage without the logs takes released blocks for spare space, not for lost pages.

@@ -18,7 +18,7 @@ fn ranges_join_and_part_as_a_model_says() {
             Some(len) => table.remove(StreamKind::Base, page(at, len), time).unwrap(),
             None => {
                 model.insert(at, 10);
-                table.add(StreamKind::Base, page(at, 10), 0);
+                table.add(StreamKind::Base, page(at, 10), 0).unwrap();
             }
         }
         let usage = table.get(ExtentId(1)).unwrap();
@@ -50,7 +50,7 @@ fn an_extent_that_became_garbage_after_the_readers_were_counted_is_not_dead() {
     let mut table = UsageTable::default();
     let readers = [3, 5];
     for (extent, born, freed) in [(1, 6, 7), (2, 2, 4), (3, 1, 6), (4, 4, 5), (5, 1, 2)] {
-        table.add(StreamKind::Delta, page(extent), born);
+        table.add(StreamKind::Delta, page(extent), born).unwrap();
         table
             .remove(StreamKind::Delta, page(extent), freed)
             .unwrap();
@@ -60,6 +60,25 @@ fn an_extent_that_became_garbage_after_the_readers_were_counted_is_not_dead() {
         .collect();
     // A reader at 6, at 3, at 5; none; none; never committed.
     assert_eq!(is_dead, [false, false, false, true, true, true]);
+}
+
+/// Regression test: bytes in use of a crafted checkpoint overflowed.
+#[test]
+fn pages_that_an_extent_cannot_have_are_refused() {
+    let page = PageId {
+        extent: ExtentId(1),
+        offset: 16,
+        len: 10,
+    };
+    let mut table = UsageTable::default();
+    table.add(StreamKind::Delta, page, 1).unwrap();
+    let e = table.add(StreamKind::Base, page, 2).unwrap_err();
+    assert!(e.contains("another stream"), "{e}");
+    table.extents.get_mut(&page.extent).unwrap().valid = u64::MAX - 5;
+    let before = table.clone();
+    let e = table.add(StreamKind::Delta, page, 2).unwrap_err();
+    assert!(e.contains("overflow"), "{e}");
+    assert_eq!(table, before);
 }
 
 /// Ranges of a crafted checkpoint. Regression test: a range that ends before it begins was taken,
@@ -94,9 +113,9 @@ fn two_extents() -> UsageTable {
         offset,
         len: 100,
     };
-    table.add(StreamKind::Base, page(1, 100), 3);
-    table.add(StreamKind::Base, page(1, 300), 4);
-    table.add(StreamKind::Delta, page(2, 100), 4);
+    table.add(StreamKind::Base, page(1, 100), 3).unwrap();
+    table.add(StreamKind::Base, page(1, 300), 4).unwrap();
+    table.add(StreamKind::Delta, page(2, 100), 4).unwrap();
     table
 }
 
@@ -153,7 +172,7 @@ fn the_least_garbage_loses_its_ranges_first() {
             offset: 100,
             len: extent.0 as u32 * 100,
         };
-        table.add(StreamKind::Base, page, 1);
+        table.add(StreamKind::Base, page, 1).unwrap();
     }
     let bytes = table.range_bytes();
     table.drop_ranges(&extents, bytes / 3);

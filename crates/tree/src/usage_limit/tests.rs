@@ -1,11 +1,15 @@
 //! The limit of the memory of extent usage, and ranges that are derived.
 
 use super::*;
+use crate::page::PageKind;
+use crate::page_format::PageBuilder;
+use crate::page_format::tests::stored;
 use crate::tests::{Changes, Content, DIR, content, disk, open_with, options, write};
 use crate::{PageTree, TreeOptions};
 use basalt_env::sync::atomic::AtomicBool;
-use basalt_env::{Env, Random};
+use basalt_env::{CachePriority, Env, Random};
 use basalt_fs::FileSystem;
+use basalt_kv::codec::Compression;
 use basalt_sim::SimFs;
 use std::path::Path;
 use std::sync::Arc;
@@ -334,6 +338,36 @@ fn a_walk_leaves_the_cache_as_it_is() {
     );
 }
 
+/// Regression test: a walk came to index pages as often as there were ways to them, which is
+/// exponential in the levels of a crafted tree.
+#[test]
+fn an_index_page_that_is_named_twice_is_damage() {
+    let (fs, options, _) = with_victims(8, 0);
+    let options = TreeOptions {
+        mapping_bytes: 0,
+        ..options
+    };
+    let storage = open_with(&fs, &options).unwrap();
+    let view = storage.view();
+    let (root, level) = (view.root.id, view.root.level);
+    assert!(level >= 2, "{level}");
+    let page = storage.index_page(&view, root, level).unwrap();
+    let mut crafted = PageBuilder::new(PageKind::Index, level);
+    for i in 0..2 {
+        crafted.add(&page.key(i), 0, &page.child(0).to_bytes());
+    }
+    let (id, bytes) = stored(&mut crafted, Compression::None, 4096);
+    let crafted = Page::open(id, &bytes).unwrap().to_cached();
+    let base = storage.mapping.base_of(root, view.time).unwrap();
+    let (cache, charge) = (storage.env.cache(), crafted.len());
+    cache.insert(cache_key(base), crafted, charge, CachePriority::High);
+    let walked = storage.for_each_base(&|| true, &mut |_| ()).unwrap();
+    let e = walked.expect("it was not ended").expect("damage");
+    assert!(e.to_string().contains("one of them twice"), "{e}");
+    let e = storage.limit_mapping(&|| true).unwrap_err();
+    assert!(e.to_string().contains("one of them twice"), "{e}");
+}
+
 /// Bytes that count as in use, and that no index page names, are a defect of the tables.
 #[test]
 fn bytes_in_use_without_a_page_are_reported() {
@@ -346,7 +380,7 @@ fn bytes_in_use_without_a_page_are_reported() {
         offset: 4000,
         len: 7,
     };
-    storage.usage.lock().add(StreamKind::Base, wrong, 1);
+    (storage.usage.lock().add(StreamKind::Base, wrong, 1)).unwrap();
     let all = live.keys().copied().collect();
     let e = storage.relocate_bases(&all, &|| true).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Corruption);

@@ -94,6 +94,12 @@ fn a_helper_on_a_full_disk_is_tried_again() {
     let failed = engine.health.compaction_error().expect("it has failed");
     assert_eq!(failed.kind(), ErrorKind::NoSpace, "{failed}");
     assert!(pages.has_failed() && pages.is_busy());
+    // The fault is reported once, and each failure makes the next attempt wait.
+    clock.advance(Duration::from_secs(60));
+    assert!(!engine.health.compactions_are_paused());
+    assert!(pages.begin_help(1));
+    engine.help_to_maintain(&pages);
+    assert!(engine.health.compactions_are_paused());
     pages.end_maintenance(false, true);
     engine.schedule_page_maintenance();
     assert!(!pages.is_maintained(), "the pause has not ended");
