@@ -2,6 +2,7 @@
 
 mod cold_leaves;
 mod compaction_waves;
+mod crafted_pages;
 mod damaged_chains;
 mod dropped_entries;
 mod failed_compactions;

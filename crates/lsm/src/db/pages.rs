@@ -792,8 +792,9 @@ pub(crate) fn unnamed(env: &Env, dir: &Path, catalog: &Catalog) -> Result<Vec<(u
     Ok(trees)
 }
 
-/// Returns the errors of trees that a later version wrote, whatever the manifest says of their last
-/// writes. `without` are families that are left out.
+/// Returns the errors of trees that a later version wrote. The call reads all writes of a tree,
+/// also those that the manifest does not know. It leaves out the families for which `without` is
+/// true.
 pub(crate) fn unsupported(
     env: &Env,
     dir: &Path,

@@ -3,8 +3,7 @@
 use super::prelude::*;
 use crate::db::tests::blobs::{FREE, check, expect};
 use crate::db::tests::gc_drop::{key, options, put_all, value};
-use crate::listener::{Event, EventListener};
-use basalt_env::sync::Mutex;
+use crate::db::tests::listener::Errors;
 use basalt_sim::{SimFs, SimOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -326,15 +325,4 @@ fn merge_in_a_log_with_a_swapped_record(page: &str) {
         }
     }
     db.close().unwrap();
-}
-
-#[derive(Default)]
-struct Errors(Mutex<Vec<Error>>);
-
-impl EventListener for Errors {
-    fn on_event(&self, event: &Event) {
-        if let Event::BackgroundError { error, .. } = event {
-            self.0.lock().push(error.clone());
-        }
-    }
 }

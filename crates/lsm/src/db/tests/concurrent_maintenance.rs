@@ -1,10 +1,10 @@
 //! Helpers, which compact a tree beside the job that maintains it: full disks, faults that several
 //! jobs find, and other long jobs that wait for a thread.
 
+use super::listener::Errors;
 use super::pages::{START_MS, env_on, get, options, put};
 use super::prelude::*;
 use crate::db::pages::FamilyPages;
-use crate::listener::{Event, EventListener};
 use crate::options::{CompactionFilter, FilterContext, FilterDecision};
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize};
@@ -59,17 +59,6 @@ impl CompactionFilter for CallOnce {
             call();
         }
         FilterDecision::Keep
-    }
-}
-
-#[derive(Default)]
-struct Errors(Mutex<Vec<Error>>);
-
-impl EventListener for Errors {
-    fn on_event(&self, event: &Event) {
-        if let Event::BackgroundError { error, .. } = event {
-            self.0.lock().push(error.clone());
-        }
     }
 }
 

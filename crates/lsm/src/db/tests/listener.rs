@@ -11,6 +11,18 @@ use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The errors of background jobs, in their order.
+#[derive(Default)]
+pub(super) struct Errors(pub Mutex<Vec<Error>>);
+
+impl EventListener for Errors {
+    fn on_event(&self, event: &Event) {
+        if let Event::BackgroundError { error, .. } = event {
+            self.0.lock().push(error.clone());
+        }
+    }
+}
+
 /// A listener that keeps the events, and calls the store once it has a handle.
 #[derive(Default)]
 struct EventRecorder {
