@@ -11,7 +11,7 @@ Examples:
   basalt tree explain ./pages user:1
 
 STORE is the directory of a store, or IMAGE:PATH, as store.lava:pages, a directory inside of an image. A store must be closed; the commands change nothing, \
-and may run side by side. `basalt stats` shows how much there is of everything.
+and may run side by side. `basalt stats` has the number of pages and the bytes of each family.
 
 Exit codes: 0 done; 1 damage was found; 2 not done.";
 
@@ -109,7 +109,7 @@ pub struct Explain {
     /// Take KEY as a stored key of this column family, instead of a key that Redis clients see
     #[arg(long, value_name = "NAME")]
     pub family: Option<String>,
-    /// Read the escapes that `scan` prints in the key
+    /// Decode escapes in KEY, as `scan` prints them
     #[arg(short, long)]
     pub escaped: bool,
     /// Print one JSON object

@@ -204,6 +204,10 @@ pub struct ReadRequest {
     pub offset: u64,
     /// Number of bytes.
     pub len: usize,
+    /// How long the bytes that are read stay in memory. A reader that copies what it keeps asks
+    /// for [`Lifetime::Brief`], and the bytes may then be part of a buffer half as large again. A
+    /// filesystem may ignore it.
+    pub lifetime: Lifetime,
 }
 
 /// Completions of a batch of reads, in the order in which the reads finish. Dropping it waits for

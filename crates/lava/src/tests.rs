@@ -14,7 +14,7 @@ use super::runs::BLOCK;
 use super::*;
 use basalt_env::EnvBuilder;
 use basalt_fs::device::Device;
-use basalt_fs::{ErrorKind, File, FileSystem, Intent, LogOptions, ReadRequest, Result};
+use basalt_fs::{ErrorKind, File, FileSystem, Intent, Lifetime, LogOptions, ReadRequest, Result};
 use basalt_sim::conformance;
 use basalt_sim::{DeviceCut, SimDevice};
 use std::collections::BTreeMap;
@@ -488,6 +488,7 @@ fn stale_handles_do_no_harm() {
         file: file.clone(),
         offset: 0,
         len: 600,
+        lifetime: Lifetime::Cached,
     };
     let mut reads = fs.submit_reads(vec![request(&far), request(&other)]);
     while let Some((i, got)) = reads.next() {

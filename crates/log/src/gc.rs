@@ -19,7 +19,7 @@ use crate::physical::ReadableFile;
 use crate::reverse_index::{self, ReverseEntry};
 use basalt_env::sync::atomic::Ordering::SeqCst;
 use basalt_env::{JobPriority, MemoryKind, Reservation};
-use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, ReadRequest, Result};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Lifetime, ReadRequest, Result};
 use basalt_records::entries::{LARGEST_ENTRY_HEAD, entries, open_entry, push_entry};
 use basalt_records::{
     Expect, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordReader, open_record,
@@ -379,6 +379,7 @@ fn read_records(
         file: file.file().clone(),
         offset: range.start,
         len: len(range),
+        lifetime: Lifetime::Cached,
     });
     let mut batch = engine.env.fs().submit_reads(reads.collect());
     batch.wait_all();

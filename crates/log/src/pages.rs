@@ -5,7 +5,7 @@ use crate::log_ops::LogOp;
 use crate::mapping::Mapping;
 use crate::physical::{PhysicalLogs, ReadableFile};
 use basalt_env::{CacheKey, CachePriority, Env};
-use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, ReadRequest, Result, slot_size};
+use basalt_fs::{AlignedBuf, Bytes, Error, ErrorKind, Lifetime, ReadRequest, Result, slot_size};
 use basalt_records::{RECORD_HEADER, RecordKind, open_record};
 use std::ops::Range;
 use std::sync::Arc;
@@ -127,6 +127,7 @@ impl MissingPage {
             file: self.file.file().clone(),
             offset: self.key.offset,
             len: self.len as usize,
+            lifetime: Lifetime::Cached,
         }
     }
 

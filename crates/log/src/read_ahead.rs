@@ -10,7 +10,7 @@ use crate::mapping::Location;
 use crate::pages::MissingPage;
 use crate::physical::ReadableFile;
 use basalt_env::{Env, MemoryKind, Reservation};
-use basalt_fs::{Bytes, ReadCompletions, ReadRequest, Result};
+use basalt_fs::{Bytes, Lifetime, ReadCompletions, ReadRequest, Result};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -320,6 +320,7 @@ impl ReadAhead {
             file: r.file.file().clone(),
             offset: r.range.start,
             len: r.len() as usize,
+            lifetime: Lifetime::Cached,
         };
         let book = |r: &PlannedRange| {
             let ledger = engine.env.ledger();

@@ -6,7 +6,7 @@ use crate::mapping::{Location, Mapping};
 use crate::pages;
 use crate::physical::ReadableFile;
 use basalt_env::MemoryKind;
-use basalt_fs::{Bytes, ReadRequest, Result};
+use basalt_fs::{Bytes, Lifetime, ReadRequest, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -85,6 +85,7 @@ impl Log {
             file: placed[run.records.start].file.file().clone(),
             offset: run.offset,
             len: run.len as usize,
+            lifetime: Lifetime::Cached,
         });
         let mut batch = env.fs().submit_reads(reads.collect());
         batch.wait_all();

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use crate::rng::Rng;
-use basalt_fs::{Error, ErrorKind, File, FileSystem, Intent, LogOptions, ReadRequest, Result};
+use basalt_fs::{
+    Error, ErrorKind, File, FileSystem, Intent, Lifetime, LogOptions, ReadRequest, Result,
+};
 
 pub use trace::{Trace, random_trace};
 
@@ -487,6 +489,10 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
                 file: Arc::clone(if first { &a } else { &b }),
                 offset,
                 len,
+                lifetime: match len % 2 {
+                    0 => Lifetime::Brief,
+                    _ => Lifetime::Cached,
+                },
             })
             .collect();
         let mut seen = vec![false; n];
@@ -525,6 +531,7 @@ fn batched_reads(fs: &Arc<dyn FileSystem>) {
         file: Arc::clone(&a),
         offset: i * 1_000,
         len: 5_000,
+        lifetime: Lifetime::Cached,
     });
     drop(fs.submit_reads(unread.collect()));
 }

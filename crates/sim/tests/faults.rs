@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use basalt_fs::{ErrorKind, FileSystem, Intent, LogOptions, ReadRequest, Result};
+use basalt_fs::{ErrorKind, FileSystem, Intent, Lifetime, LogOptions, ReadRequest, Result};
 use basalt_sim::fault::{Fault, FaultKind};
 use basalt_sim::{CrashPolicy, FaultFs, OpKind, SimFs, SimOptions, When};
 
@@ -88,6 +88,7 @@ fn workload(fs: &FaultFs, durable: &mut u64) -> Result<()> {
         file: opened,
         offset: 9_000,
         len: 100,
+        lifetime: Lifetime::Cached,
     }]);
     while let Some((_, got)) = reads.next() {
         if got? != vec![1; 100] {

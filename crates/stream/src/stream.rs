@@ -6,7 +6,7 @@ use crate::extent::{Extent, ExtentAddress, ExtentId, ExtentInfo, HEADER};
 use crate::options::StreamOptions;
 use basalt_env::Env;
 use basalt_env::sync::{Mutex, RwLock, named};
-use basalt_fs::{Bytes, Error, ErrorKind, Intent, ReadRequest, Result};
+use basalt_fs::{Bytes, Error, ErrorKind, Intent, Lifetime, ReadRequest, Result};
 use basalt_records::manifest::{CURRENT, Manifest, manifest_path, read_current, replay};
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -335,6 +335,7 @@ impl Stream {
             file,
             offset: at.offset,
             len,
+            lifetime: Lifetime::Cached,
         })
     }
 

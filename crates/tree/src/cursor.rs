@@ -674,6 +674,12 @@ impl LeafCursor {
         out.extend_from_slice(suffix);
     }
 
+    /// Returns the bytes of key and value of the current entry. There must be one.
+    pub fn entry_len(&self) -> usize {
+        let (source, i) = self.current.expect("the cursor is at an entry");
+        self.sources[source].entry_len(i)
+    }
+
     /// Returns kind and value of the current entry.
     pub fn entry(&self) -> (u8, Bytes) {
         let (source, i) = self.current.expect("the cursor is at an entry");
@@ -751,6 +757,7 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     pub fn next(&mut self) -> Result<bool> {
         loop {
             if self.leaf.next(&self.storage)? {
+                self.note_entry(true);
                 return Ok(true);
             }
             if !self.next_leaf(true)? {
@@ -764,12 +771,22 @@ impl<S: Deref<Target = Storage>> TreeCursor<S> {
     pub fn prev(&mut self) -> Result<bool> {
         loop {
             if self.leaf.prev(&self.storage)? {
+                self.note_entry(false);
                 return Ok(true);
             }
             if !self.next_leaf(false)? {
                 return Ok(false);
             }
             self.leaf.seek_last();
+        }
+    }
+
+    /// Notes that the scan returns the current entry.
+    #[inline]
+    fn note_entry(&mut self, forward: bool) {
+        if self.scan.is_short() {
+            let bytes = self.leaf.entry_len();
+            (self.scan).note_entry(&self.storage, &self.view, &self.path, forward, bytes);
         }
     }
 

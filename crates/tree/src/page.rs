@@ -281,6 +281,12 @@ impl Page {
         &self.body[at.suffix as usize..at.value as usize]
     }
 
+    /// Returns the bytes of key and value at a place.
+    #[inline]
+    pub fn entry_len_at(&self, at: EntryPlace) -> usize {
+        self.prefix + (at.end - at.suffix) as usize
+    }
+
     /// Returns kind and value at a place, without a copy.
     pub fn entry_at(&self, at: EntryPlace) -> (u8, Bytes) {
         let value = self.body.slice(at.value as usize..at.end as usize);

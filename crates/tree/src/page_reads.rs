@@ -8,14 +8,15 @@ use crate::page_id::PageId;
 use crate::storage::Storage;
 use crate::usage::StreamKind;
 use basalt_env::{CacheKey, CachePriority, MemoryKind, Reservation};
-use basalt_fs::{Bytes, Error, ReadCompletions, Result, slot_size};
+use basalt_fs::{Bytes, Error, Lifetime, ReadCompletions, ReadRequest, Result, slot_size};
 use basalt_stream::{ExtentAddress, ExtentId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Largest gap between two pages, in bytes, that one read covers.
 const MAX_GAP: u64 = 4 << 10;
-/// Most bytes of one read of several pages.
-const MAX_READ: u64 = 256 << 10;
+/// Most bytes of one read of several pages. Rounded to units of the device, it has 256 KiB at most,
+/// a size of the buffers of reads ([`Lifetime::Brief`]).
+const MAX_READ: u64 = 248 << 10;
 
 /// A page of at most as many bytes as this many blocks have comes whole with its head.
 const WHOLE_BLOCKS: u64 = 18;
@@ -43,6 +44,22 @@ struct Run {
     span: Span,
     /// The indexes of what is wanted of them.
     of: Vec<usize>,
+}
+
+impl Run {
+    /// Returns the run of some spans of an extent, which are in the order of their offsets.
+    fn of(spans: &[Span], of: &[usize]) -> Run {
+        let first = spans[of[0]];
+        let ends = of.iter().map(|i| spans[*i].offset + spans[*i].len);
+        let end = ends.max().expect("a run has a span");
+        Run {
+            span: Span {
+                len: end - first.offset,
+                ..first
+            },
+            of: of.to_vec(),
+        }
+    }
 }
 
 /// A part of a page that a lookup needs and does not have.
@@ -470,9 +487,17 @@ impl Storage {
     /// Begins to read parts of pages with one batch, and does not wait for them.
     pub fn begin_part_reads(&self, wants: Vec<Want>) -> PartsInFlight {
         let spans: Vec<Span> = wants.iter().map(Want::span).collect();
+        let mut runs = runs_of(&spans);
+        // A filesystem may perform a batch of one read before the call returns.
+        if let [run] = &runs[..]
+            && run.of.len() > 1
+        {
+            let halves = run.of.chunks(run.of.len().div_ceil(2));
+            runs = halves.map(|of| Run::of(&spans, of)).collect();
+        }
         PartsInFlight {
             keys: wants.iter().map(Want::key).collect(),
-            runs: self.begin_runs(runs_of(&spans)),
+            runs: self.begin_runs(runs),
             spans,
         }
     }
@@ -488,15 +513,19 @@ impl Storage {
         for run in runs {
             let stream = self.stream(run.span.kind);
             match stream.read_request(run.span.address(), run.span.len as usize) {
+                // Caches get copies, so what was read stays as long as a lookup or a scan needs it.
                 Ok(read) => {
-                    reads.push(read);
+                    reads.push(ReadRequest {
+                        lifetime: Lifetime::Brief,
+                        ..read
+                    });
                     of_read.push(run);
                 }
                 Err(e) => failed.push((run, e)),
             }
         }
-        let bytes = of_read.iter().map(|run| run.span.len).sum();
-        let booked = self.env.ledger().reserve(MemoryKind::Pinned, bytes);
+        let bytes: u64 = of_read.iter().map(|run| run.span.len).sum();
+        let booked = (self.env.ledger()).reserve(MemoryKind::Pinned, most_memory(bytes));
         let batch = (!reads.is_empty()).then(|| self.env.fs().submit_reads(reads));
         RunReads {
             batch,
@@ -604,6 +633,11 @@ impl PartsInFlight {
         });
         found
     }
+}
+
+/// Returns the most bytes of memory that reads of so many bytes take ([`Lifetime::Brief`]).
+pub(crate) fn most_memory(bytes: u64) -> u64 {
+    bytes + bytes / 2
 }
 
 fn page_span((kind, id): PageRef) -> Span {

@@ -288,6 +288,12 @@ impl Source {
         (page.prefix(), page.suffix_at(place))
     }
 
+    /// Returns the bytes of key and value of an entry.
+    #[inline]
+    pub fn entry_len(&self, (block, place): PlaceInSource) -> usize {
+        self.loaded(block).entry_len_at(place)
+    }
+
     /// Returns kind and value of an entry. The value keeps its block in memory, or the whole page
     /// if the page was decoded whole ([`Source::of_page`]), as those of a long scan are. The
     /// memory ledger does not count what a value keeps.

@@ -69,7 +69,7 @@ impl PageTree {
     }
 
     /// Opens the tree for reading, as [`PageTree::open_keeping`] would show it. Nothing is written,
-    /// and other readers may have it open. No other call that changes the tree may follow.
+    /// and other readers may have it open. The caller must not call methods that change the tree.
     ///
     /// Errors: `NotFound` if there is no tree; those of [`PageTree::open_keeping`].
     pub fn open_read_only(
@@ -598,7 +598,7 @@ pub struct TreeCopyReport {
 pub struct TreeCopy {
     storage: Arc<Storage>,
     log: LogCopy,
-    /// Keep the pages of the moment.
+    /// Views that keep the copied pages from being erased.
     _views: Vec<Arc<View>>,
 }
 

@@ -5,7 +5,7 @@ use crate::leaf_pages::LeafPages;
 use crate::mapping::Delta;
 use crate::page_format::PageHead;
 use crate::page_id::PageId;
-use crate::page_reads::{PageRef, PartsInFlight, StoredParts, Want};
+use crate::page_reads::{PageRef, PartsInFlight, StoredParts, Want, most_memory};
 use crate::path::{Path, Step};
 use crate::storage::{Storage, View};
 use crate::usage::StreamKind;
@@ -16,6 +16,9 @@ use std::ops::Range;
 /// A scan that has gone on to this many leaves is a long one. Short scans go on to one leaf at
 /// most, and read the blocks of it that they need.
 const LONG: u32 = 2;
+/// A scan that has returned this many bytes is a long one, too. The first read of a scan brings
+/// about as much, and most short scans end before.
+const LONG_BYTES: usize = 16 << 10;
 /// Bytes after which the first batch ends, and most bytes after which a later one does. Each batch
 /// ends at twice the bytes of the one before.
 const FIRST_BATCH: u64 = 128 << 10;
@@ -27,12 +30,17 @@ const MOST_BYTES: u64 = 512 << 10;
 const FILLING: u64 = 16;
 /// Most leaves of a batch. Pages in memory have overhead.
 const MOST_LEAVES: usize = 64;
+/// A batch ends after this many leaves if the cache has all of their pages: the scan may end before
+/// it comes to others.
+const MOST_CACHED: usize = 4;
 
 /// The read-ahead of a cursor.
 pub(crate) struct ScanAhead {
     forward: bool,
     /// Number of leaves that the scan has gone on to in this direction.
     in_sequence: u32,
+    /// Bytes of entries until the scan is a long one; 0 if it is one.
+    short_for: usize,
     /// Bytes of pages in the next batch.
     step: u64,
     /// The index page whose leaves are read ahead.
@@ -63,11 +71,38 @@ impl ScanAhead {
         ScanAhead {
             forward,
             in_sequence: 0,
+            short_for: LONG_BYTES,
             step: FIRST_BATCH,
             parent: PageId::NONE,
             heads: Vec::new(),
             current: None,
             next: None,
+        }
+    }
+
+    /// Returns true as long as the entries that the scan returns are to be noted.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.short_for > 0
+    }
+
+    /// Notes that a short scan has returned an entry of so many bytes, of the leaf at the end of a
+    /// path. If the entry makes it a long one, begins to read the next leaves.
+    pub fn note_entry(
+        &mut self,
+        storage: &Storage,
+        view: &View,
+        path: &Path,
+        forward: bool,
+        bytes: usize,
+    ) {
+        if forward != self.forward {
+            *self = ScanAhead::new(forward);
+        }
+        self.short_for = self.short_for.saturating_sub(bytes);
+        if let (0, Some(parent)) = (self.short_for, path.steps.last()) {
+            self.enter(storage, view, parent);
+            self.next = self.begin_behind(storage, view, parent, parent.child..parent.child + 1);
         }
     }
 
@@ -81,14 +116,11 @@ impl ScanAhead {
         let Some(parent) = path.steps.last() else {
             return;
         };
-        if self.in_sequence < LONG {
+        if self.in_sequence < LONG && self.is_short() {
             return;
         }
-        if parent.key != self.parent {
-            (self.current, self.next) = (None, None);
-            self.parent = parent.key;
-            self.heads = storage.heads_of(&storage.index_deltas(view, parent.key));
-        }
+        self.short_for = 0;
+        self.enter(storage, view, parent);
         let leaf = parent.child;
         if (self.current.iter()).any(|batch| batch.leaves.contains(&leaf)) {
             return;
@@ -100,12 +132,33 @@ impl ScanAhead {
             None => self.begin(storage, view, parent, leaf),
         };
         // The device reads the next leaves while the scan is in these.
-        let behind = match forward {
-            true => Some(batch.leaves.end).filter(|leaf| *leaf < parent.page.count()),
-            false => batch.leaves.start.checked_sub(1),
-        };
-        self.next = behind.map(|leaf| self.begin(storage, view, parent, leaf));
+        self.next = self.begin_behind(storage, view, parent, batch.leaves.clone());
         self.current = Some(batch.finish(storage));
+    }
+
+    /// Makes an index page the one whose leaves are read ahead.
+    fn enter(&mut self, storage: &Storage, view: &View, parent: &Step) {
+        if parent.key != self.parent {
+            (self.current, self.next) = (None, None);
+            self.parent = parent.key;
+            self.heads = storage.heads_of(&storage.index_deltas(view, parent.key));
+        }
+    }
+
+    /// Begins to read the leaves that follow `leaves` in the direction of the scan. Returns `None`
+    /// if the index page has none.
+    fn begin_behind(
+        &mut self,
+        storage: &Storage,
+        view: &View,
+        parent: &Step,
+        leaves: Range<usize>,
+    ) -> Option<BatchInFlight> {
+        let behind = match self.forward {
+            true => Some(leaves.end).filter(|leaf| *leaf < parent.page.count()),
+            false => leaves.start.checked_sub(1),
+        };
+        behind.map(|leaf| self.begin(storage, view, parent, leaf))
     }
 
     /// Returns what was read ahead for the current leaf, and for those around it.
@@ -170,7 +223,7 @@ impl ScanAhead {
                     wants.push(want);
                 }
             }
-            if bytes >= self.step {
+            if bytes >= self.step || (bytes == 0 && leaves.len() >= MOST_CACHED) {
                 break;
             }
         }
@@ -190,7 +243,7 @@ impl BatchInFlight {
         LoadedBatch {
             leaves: self.leaves,
             parts,
-            _booked: storage.env.ledger().reserve(MemoryKind::Pinned, bytes),
+            _booked: (storage.env.ledger()).reserve(MemoryKind::Pinned, most_memory(bytes)),
         }
     }
 }

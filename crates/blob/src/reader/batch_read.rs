@@ -7,7 +7,7 @@ use crate::counters::ReadCounters;
 use crate::index;
 use crate::record::{HEADER_LEN, Name};
 use basalt_env::{CacheKey, Env, MemoryKind, Reservation};
-use basalt_fs::{Bytes, Error, ReadCompletions, ReadRequest, Result};
+use basalt_fs::{Bytes, Error, Lifetime, ReadCompletions, ReadRequest, Result};
 use basalt_table::BlockKind;
 use basalt_table::{FileSource, ReadBudget, check_reach, read_exact};
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,6 +155,7 @@ impl Reading {
                         file,
                         offset: r.offset,
                         len: r.len,
+                        lifetime: Lifetime::Cached,
                     });
                 }
                 Err(e) => failed[i] = Some(e),

@@ -21,7 +21,7 @@ use super::{Device, DeviceFacts, DeviceRead, Discards, Way, discard, loop_device
 use crate::host::{Account, FileFacts, Stages, Sys, file_facts, holder};
 use crate::{
     Bytes, DIRECT_ALIGN, Error, ErrorKind, File, FileSystem, FsInfo, FsStats, HostFs, HostOptions,
-    ReadBackend, ReadCompletions, ReadRequest, Result,
+    Lifetime, ReadBackend, ReadCompletions, ReadRequest, Result,
 };
 
 /// Options for opening an image or a device.
@@ -270,6 +270,7 @@ impl HostDevice {
             }),
             offset: r.offset,
             len: r.len,
+            lifetime: Lifetime::Cached,
         };
         reads.into_iter().map(request).collect()
     }

@@ -13,10 +13,12 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use rustix::io::Errno;
 
+use super::read;
+use super::stage::STAGE_KEPT_MAX;
 use super::sys::Fault;
 use super::*;
 use crate::AlignedBuf;
-use crate::{ErrorKind, Intent};
+use crate::{ErrorKind, Intent, Lifetime};
 
 mod log_space;
 mod windows;
@@ -95,6 +97,21 @@ fn both_ways() -> [(&'static str, bool); 2] {
 
 /// Random appends of every size, alignment, intent and cut equal a plain vector. The test reads
 /// them back at random while some are unsynced, and again after reopening.
+#[test]
+fn buffers_of_brief_reads_have_few_sizes() {
+    let mut sizes = std::collections::BTreeSet::new();
+    for want in (512..=1 << 20).step_by(512) {
+        let room = read::brief_room(want);
+        assert!(room >= want && room <= want + want / 2, "{room} for {want}");
+        if (STAGE_KEPT_MAX + 1..=384 << 10).contains(&want) {
+            sizes.insert(room >> 10);
+        } else {
+            assert_eq!(room, want);
+        }
+    }
+    assert_eq!(Vec::from_iter(sizes), [96, 128, 192, 256, 384]);
+}
+
 #[test]
 fn random_appends_read_back() {
     for (name, direct) in both_ways() {
@@ -522,10 +539,14 @@ fn read_backends_agree() {
                 .map(|i| ReadRequest {
                     file: f.clone(),
                     offset: rng.below(1_010_000),
-                    len: if i % 7 == 3 {
-                        0
-                    } else {
-                        rng.below(30_000) as usize
+                    len: match i % 7 {
+                        3 => 0,
+                        5 => rng.below(500_000) as usize,
+                        _ => rng.below(30_000) as usize,
+                    },
+                    lifetime: match i % 2 {
+                        0 => Lifetime::Brief,
+                        _ => Lifetime::Cached,
                     },
                 })
                 .collect();
@@ -562,6 +583,7 @@ fn read_backends_agree() {
                 file: f.clone(),
                 offset: i * 4096,
                 len: 4096,
+                lifetime: Lifetime::Cached,
             })
             .collect();
         let fs2 = fs.clone();
@@ -598,6 +620,7 @@ fn batch_errors_name_the_file() {
             file: f,
             offset: 10,
             len: 20,
+            lifetime: Lifetime::Cached,
         };
         let mut batch = fs.submit_reads(vec![read; 5]);
         for _ in 0..5 {

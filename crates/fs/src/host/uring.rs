@@ -123,7 +123,7 @@ impl RingBatch {
             && let Some(place) = self.free.pop()
         {
             let (index, r) = self.queue.pop_front().expect("not empty");
-            let op = ReadOp::plan(host(&r.file), r.offset, r.len);
+            let op = ReadOp::plan(host(&r.file), r.offset, r.len, r.lifetime);
             if op.done() {
                 self.free.push(place);
                 self.ready.push_back((index, Ok(op.finish(host(&r.file)))));

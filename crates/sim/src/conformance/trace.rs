@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::{list, noise, p};
 use crate::rng::Rng;
-use basalt_fs::{File, FileSystem, Intent, LogOptions, ReadRequest, Result};
+use basalt_fs::{File, FileSystem, Intent, Lifetime, LogOptions, ReadRequest, Result};
 
 const NAMES: &[&str] = &["a", "b", "c", "d1/a", "d1/b", "d2/c"];
 const DIRS: &[&str] = &["", "d1", "d2"];
@@ -506,6 +506,7 @@ impl Player<'_> {
                 file: Arc::clone(&self.handles[h].file),
                 offset,
                 len,
+                lifetime: Lifetime::Cached,
             })
             .collect();
         let mut answers = vec![String::new(); plan.len()];

@@ -6,7 +6,7 @@ use super::TableReader;
 use crate::format::filter;
 use crate::format::{BlockHandle, BlockKind, open_block};
 use crate::index::IndexBlock;
-use basalt_fs::{Bytes, ReadRequest, Result};
+use basalt_fs::{Bytes, Lifetime, ReadRequest, Result};
 use basalt_kv::entry::FoundEntry;
 use basalt_kv::key::SeqNo;
 use std::sync::Arc;
@@ -105,6 +105,7 @@ impl Wanted {
                         file,
                         offset: w.handle.offset,
                         len: w.handle.disk_len(),
+                        lifetime: Lifetime::Cached,
                     });
                 }
                 Err(e) => payloads[i] = Some(Err(e)),

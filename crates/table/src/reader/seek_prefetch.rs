@@ -6,7 +6,7 @@ use super::TableReader;
 use crate::exact_read::read_exact;
 use crate::format::BlockHandle;
 use basalt_env::MemoryKind;
-use basalt_fs::{Bytes, ReadRequest, Result};
+use basalt_fs::{Bytes, Lifetime, ReadRequest, Result};
 use std::sync::Arc;
 
 /// The read that the seek of a cursor needs: the block that it lands in, and perhaps the following
@@ -48,6 +48,7 @@ impl SeekRead {
                 file: l.table.file()?,
                 offset: l.handle.offset,
                 len: l.len,
+                lifetime: Lifetime::Cached,
             });
         }
         let mut read: Vec<Option<Bytes>> = vec![None; seek_reads.len()];

@@ -156,6 +156,42 @@ fn a_short_scan_reads_no_leaf_ahead() {
     tree.abandon().unwrap();
 }
 
+/// A scan that has returned 16 KiB of a leaf begins to read the next leaves before it comes to
+/// them.
+#[test]
+fn a_scan_in_a_large_leaf_reads_the_next_leaves_ahead() {
+    let fs = disk(1);
+    let options = TreeOptions {
+        page_bytes: 64 << 10,
+        block_bytes: 64 << 10,
+        ..with_options()
+    };
+    let tree = opened_with(&fs, &options);
+    // In the second half of the keys, leaves have no delta pages.
+    let snapshot = tree.snapshot();
+    let path = (tree.storage.path(&tree.storage.view(), &key(3000))).unwrap();
+    let step = path.steps.last().unwrap();
+    let bound = |leaf: usize| {
+        let low = step.page.key(leaf);
+        (0..KEYS).find(|n| key(*n) >= low).unwrap()
+    };
+    let (low, high) = (bound(step.child), bound(step.child + 1));
+    let entries = (16 << 10) / (VALUE + key(0).len());
+    assert!(entries + 10 < high - low);
+    for (from, forward) in [(low, true), (high, false)] {
+        let read = |count: usize| {
+            let mut cursor = tree.cursor(&snapshot, false);
+            let before = reads(&tree);
+            scan(&mut cursor, from, count, forward);
+            reads(&tree) - before
+        };
+        let (few, many) = (read(entries - 1), read(entries + 2));
+        println!("{few} reads for few entries, {many} for many");
+        assert!(many > few, "{few} and {many} reads");
+    }
+    tree.abandon().unwrap();
+}
+
 /// A scan reads several blocks at once. Those that it does not come to do not go into the cache,
 /// and a scan that comes to them reads nothing again.
 #[test]
