@@ -158,10 +158,12 @@ fn page_steps(pages: &PageExplanation, explained: &ReadExplanation, steps: &mut 
     let Some(leaf) = &pages.leaf else {
         return;
     };
-    let deltas = count(leaf.pages.len() as u64 - 1, "delta page", "delta pages");
+    let own = leaf.pages.iter();
+    let own = own.filter(|page| !page.is_base && !page.is_of_index);
+    let deltas = count(own.count() as u64, "delta page", "delta pages");
     let mapping = match leaf.is_mapped {
         true => format!("the page mapping table has its base page and {deltas}"),
-        false => "it is its own base page, without delta pages".to_string(),
+        false => "it is its own base page, without delta pages of its own".to_string(),
     };
     steps.add(&format!(
         "leaf with {}, named {}: {mapping}",
