@@ -21,8 +21,9 @@ pub struct TreeOptions {
     /// Bytes of a base page before compression, 256 B to 256 KiB. A page is split above it. Default
     /// 64 KiB (ArkDB, section 6.1).
     pub page_bytes: usize,
-    /// Bytes of a block before compression, 16 B to 256 KiB. A lookup reads one block of a page whose
-    /// head is in the cache, and all of a page of up to 18 blocks whose head is not. A page of fewer bytes has one block. Default 4 KiB.
+    /// Bytes of a block before compression, 16 B to 256 KiB. A lookup reads one block of a page
+    /// whose head is in the cache, and all of a page of up to 18 blocks whose head is not. A page
+    /// of fewer bytes has one block. Default 4 KiB.
     pub block_bytes: usize,
     /// Bytes of an extent, 4 KiB to 1 GiB. Default 64 MiB.
     pub extent_bytes: u64,

@@ -20,8 +20,8 @@ pub(super) const COPIED_MAX: usize = STAGE_KEPT_MAX - 2 * DIRECT_ALIGN;
 /// of two below that.
 const CALL_MAX: usize = 1 << 30;
 
-/// Most bytes that [`brief_room`] rounds up. Above it they would become 512 KiB, which the slab does
-/// not serve.
+/// Most bytes that [`brief_room`] rounds up. Above it they would become 512 KiB, which the slab
+/// does not serve.
 const ROUNDED_MOST: usize = 384 << 10;
 
 /// A read of one file in progress.
@@ -133,9 +133,9 @@ impl ReadOp {
 
 /// Returns the bytes of the buffer for a direct read of `want` bytes that stay briefly.
 ///
-/// Buffers of 64 to 384 KiB have two sizes for each doubling, so that the next read finds one whose pages the
-/// system still backs. If each length had a size of its own, most reads would begin with new
-/// pages: reads of 64 to 256 KiB took a fifth of a long scan's processor time for them.
+/// Buffers of 64 to 384 KiB have two sizes for each doubling, so that the next read finds one whose
+/// pages the system still backs. If each length had a size of its own, most reads would begin with
+/// new pages: reads of 64 to 256 KiB took a fifth of a long scan's processor time for them.
 pub(super) fn brief_room(want: usize) -> usize {
     if want <= STAGE_KEPT_MAX || want > ROUNDED_MOST {
         return want;
