@@ -205,8 +205,8 @@ pub struct ReadRequest {
     /// Number of bytes.
     pub len: usize,
     /// How long the bytes that are read stay in memory. A reader that copies what it keeps asks
-    /// for [`Lifetime::Brief`], and the bytes may then be part of a buffer half as large again. A
-    /// filesystem may ignore it.
+    /// for [`Lifetime::Brief`], and the bytes may then be part of a buffer half as large again as
+    /// the units of the device that have them. A filesystem may ignore it.
     pub lifetime: Lifetime,
 }
 

@@ -635,7 +635,8 @@ impl PartsInFlight {
     }
 }
 
-/// Returns the most bytes of memory that reads of so many bytes take ([`Lifetime::Brief`]).
+/// Returns the most bytes of memory that reads of so many bytes take ([`Lifetime::Brief`]), but for
+/// the rest of units of the device.
 pub(crate) fn most_memory(bytes: u64) -> u64 {
     bytes + bytes / 2
 }

@@ -41,7 +41,7 @@ pub(super) struct ReadOp {
 }
 
 impl ReadOp {
-    /// Plans a read. Allocates at most half as much again as the file can fill.
+    /// Plans a read. A new buffer is at most half as large again as the bytes it is for.
     pub(super) fn plan(file: &HostFile, offset: u64, len: usize, lifetime: Lifetime) -> ReadOp {
         let wished = offset.saturating_add(len as u64);
         let end = wished.min(file.readable_end(wished));
@@ -134,8 +134,8 @@ impl ReadOp {
 /// Returns the bytes of the buffer for a direct read of `want` bytes that stay briefly.
 ///
 /// Buffers of 64 to 384 KiB have two sizes for each doubling, so that the next read finds one whose
-/// pages the system still backs. If each length had a size of its own, most reads would begin with
-/// new pages: reads of 64 to 256 KiB took a fifth of a long scan's processor time for them.
+/// pages the system still backs. If each length had a size of its own, most reads of a long scan
+/// would begin with new pages.
 pub(super) fn brief_room(want: usize) -> usize {
     if want <= STAGE_KEPT_MAX || want > ROUNDED_MOST {
         return want;
