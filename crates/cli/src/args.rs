@@ -473,7 +473,7 @@ pub struct Checkpoint {
     /// The directory to make, in the image if --image is given; it must not exist
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
-    /// Copy tables if OUT is on another filesystem
+    /// Copy files that cannot be linked, because OUT is on another filesystem
     #[arg(long)]
     pub copy: bool,
     /// Print one JSON object

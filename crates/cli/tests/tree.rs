@@ -239,6 +239,94 @@ fn a_check_counts_pages_and_finds_damage() {
     assert_eq!(tree(&s.path("db")), before, "nothing was changed");
 }
 
+/// Removes the extents of a stream of the family. Returns the name of one.
+fn remove_extents(s: &Scratch, stream: &str) -> String {
+    let extents = extents(s, stream);
+    for name in &extents {
+        std::fs::remove_file(s.path("db").join(name)).unwrap();
+    }
+    extents[0].display().to_string()
+}
+
+/// Returns the extents of a stream of the family, as paths in the store.
+fn extents(s: &Scratch, stream: &str) -> Vec<PathBuf> {
+    let files = tree(&s.path("db")).into_iter().map(|(name, _)| name);
+    files
+        .filter(|name| name.starts_with(format!("pages/1/{stream}")))
+        .filter(|name| name.extension().is_some_and(|of| of == "extent"))
+        .collect()
+}
+
+#[test]
+fn a_missing_extent_is_damage_of_its_pages() {
+    let s = filled("tree-extent");
+    let leaves = nodes(&dump(&s, &[]), "redis.keys", "leaf").len();
+    let name = remove_extents(&s, "delta");
+    let ran = run(&s, &["check", "db"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let shown = ran.text();
+    for part in [
+        &name,
+        "the manifest names this extent, and it is missing",
+        "damaged in 1 place",
+        "basalt repair --dir db",
+    ] {
+        assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+    }
+    let ran = run(&s, &["dump", "db", "--family", "redis.keys"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let shown = ran.text();
+    assert_eq!(shown.matches("DAMAGED: ").count(), 2, "{shown}");
+    assert!(shown.contains(&format!("leaf {leaves}: ")), "{shown}");
+    let ran = run(&s, &["explain", "db", "k0010"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.text().contains("A read fails: "), "{}", ran.text());
+    // What is elsewhere is read. Nothing is written beside damage.
+    assert!(s.run("get", ["k0500"]).text().contains(&value(500)));
+    s.run("get", ["k0010"]).fails(2, &["is damaged", "missing"]);
+    s.run("stats", ["--json"]).ok();
+    s.run("put", ["k0500", "v"])
+        .fails(2, &["is damaged", "missing", "basalt repair"]);
+    let ran = s.run("repair", ["--yes"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(!ran.text().contains("all keys"), "{}", ran.text());
+    assert!(s.run("get", ["k0011"]).text().contains(&value(11)));
+    s.run("check", ["--json"]).ok();
+}
+
+#[test]
+fn of_a_cut_extent_the_rest_is_kept() {
+    let s = filled("tree-cut");
+    let all = dump(&s, &[]);
+    let leaves = nodes(&all, "redis.keys", "leaf");
+    let cut = &leaves[3]["base"];
+    let path = s.path("db/pages/1").join(cut["file"].as_str().unwrap());
+    let offset = cut["offset"].as_u64().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(offset + 100).unwrap();
+    let ran = run(&s, &["check", "db"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for part in ["the manifest says that it has", "damaged in 1 place"] {
+        let shown = ran.text();
+        assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+    }
+    // The index page was behind the cut.
+    let ran = run(&s, &["dump", "db", "--family", "redis.keys"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.text().contains("index page of level 1: all keys"));
+    let ran = s.run("repair", ["--yes"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.text().contains("lost: pages/1/base/"), "{}", ran.text());
+    assert!(s.run("get", ["k0000"]).text().contains(&value(0)));
+    assert!(s.run("get", ["k0010"]).text().contains("newer"));
+    // The last page before the cut is whole.
+    let low = leaves[2]["keys"]["from"].as_str().unwrap();
+    let first: u32 = low[low.rfind('k').unwrap() + 1..].parse().unwrap();
+    let kept = s.run("get", [format!("k{first:04}")]);
+    assert!(kept.text().contains(&value(first)), "{kept:?}");
+    s.run("check", ["--json"]).ok();
+}
+
 #[test]
 fn an_explanation_says_what_a_read_visits() {
     let s = filled("tree-explain");

@@ -233,6 +233,11 @@ impl Error {
         self.0.retry
     }
 
+    /// Returns the message without kind, file and offset: for reports that name those themselves.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// Returns the file that the error concerns, if it is known.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref()

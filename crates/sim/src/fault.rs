@@ -74,7 +74,7 @@ impl FaultKind {
             FaultKind::ShortWrite => op == OpKind::Append,
             FaultKind::FailedSync => op.syncs(),
             FaultKind::BitFlip => op == OpKind::Read,
-            FaultKind::Unsupported => op == OpKind::ReleaseRange,
+            FaultKind::Unsupported => matches!(op, OpKind::ReleaseRange | OpKind::Link),
             FaultKind::Latency(_) => true,
         }
     }
@@ -178,7 +178,8 @@ impl FaultState {
         match self.strike(op, paths) {
             None => call(),
             Some((kind, mut rng)) => {
-                if op.mutates() && kind != FaultKind::Enospc && rng.coin() {
+                let may_be_done = !matches!(kind, FaultKind::Enospc | FaultKind::Unsupported);
+                if op.mutates() && may_be_done && rng.coin() {
                     call()?;
                 }
                 Err(kind.error(op, paths[0]))

@@ -3,7 +3,7 @@
 use crate::catalog::{self, Catalog, Change, NewExtent};
 use crate::extent::ExtentId;
 use basalt_env::Env;
-use basalt_fs::{Error, ErrorKind, Result};
+use basalt_fs::{DirEntry, Error, ErrorKind, Result};
 use basalt_records::manifest::{CURRENT, Manifest, manifest_path};
 use std::path::Path;
 
@@ -31,12 +31,11 @@ pub(crate) fn prepare(env: &Env, dir: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::AlreadyExists, what));
     }
     let entries = fs.list(dir)?;
+    if let Some(e) = lost_current(dir, &entries) {
+        return Err(e);
+    }
     for entry in &entries {
         let manifest = manifest_number(&entry.name);
-        if manifest.is_some_and(|number| number > FIRST_MANIFEST) {
-            let what = format!("CURRENT is missing, but {} is there", entry.name);
-            return Err(Error::corruption(&dir.join(CURRENT), 0, what));
-        }
         let is_own = manifest.is_some()
             || ExtentId::of_file_name(&entry.name).is_some()
             || entry.name == CURRENT_TMP;
@@ -51,6 +50,29 @@ pub(crate) fn prepare(env: &Env, dir: &Path) -> Result<()> {
     entries
         .iter()
         .try_for_each(|entry| fs.remove(&dir.join(&entry.name)))
+}
+
+/// Returns the error of a directory that had a stream, of which `CURRENT` is missing.
+fn lost_current(dir: &Path, entries: &[DirEntry]) -> Option<Error> {
+    let is_of_stream = |entry: &&DirEntry| {
+        manifest_number(&entry.name).is_some_and(|number| number > FIRST_MANIFEST)
+    };
+    let entry = entries.iter().find(is_of_stream)?;
+    let what = format!("CURRENT is missing, but {} is there", entry.name);
+    Some(Error::corruption(&dir.join(CURRENT), 0, what))
+}
+
+/// Returns the error of an open that finds no `CURRENT`: `NotFound`, or `Corruption` if there was a
+/// stream.
+pub(crate) fn no_stream(env: &Env, dir: &Path) -> Result<Error> {
+    let entries = match env.fs().list(dir) {
+        Err(e) if e.is_not_found() => Vec::new(),
+        entries => entries?,
+    };
+    Ok(lost_current(dir, &entries).unwrap_or_else(|| {
+        let what = format!("there is no stream in {}; create it first", dir.display());
+        Error::new(ErrorKind::NotFound, what)
+    }))
 }
 
 /// Makes the files of a directory a stream, durably. The extents are given in their order, with

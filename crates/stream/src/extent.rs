@@ -72,7 +72,11 @@ pub struct ExtentInfo {
 pub(crate) struct Extent {
     pub id: ExtentId,
     pub path: PathBuf,
-    life: u128,
+    /// `None` if the header is not checked.
+    life: Option<u128>,
+    /// How the file differs from what the manifest says of it. Reads of what is not there return
+    /// this error.
+    pub damage: Option<Error>,
     /// Bytes that may be read.
     len: AtomicU64,
     /// Bytes that survive a power cut, at least.
@@ -90,12 +94,13 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// Returns the handle of an extent that is on the disk. Its length is set by
-    /// [`Extent::set_len`].
-    pub fn existing(dir: &Path, id: ExtentId, life: u128) -> Extent {
+    /// [`Extent::set_len`]. Its header is checked if `life` is given.
+    pub fn existing(dir: &Path, id: ExtentId, life: Option<u128>) -> Extent {
         Extent {
             id,
             path: dir.join(id.file_name()),
             life,
+            damage: None,
             len: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             on_disk: AtomicU64::new(u64::MAX),
@@ -115,7 +120,7 @@ impl Extent {
         header.resize(unit, 0);
         file.append(&[IoSlice::new(&header)], Intent::Sync)?;
         file.sync_data()?;
-        let extent = Extent::existing(dir, id, life);
+        let extent = Extent::existing(dir, id, Some(life));
         extent.set_len(unit as u64);
         *extent.file.write() = Some(file);
         Ok(extent)
@@ -130,8 +135,10 @@ impl Extent {
         }
         let opened = env.fs().open(&self.path);
         let file = opened.map_err(|e| self.missing_is_damage(e))?;
-        let header = file.read(0, HEADER)?;
-        check_header(&header, self.id, self.life).map_err(|e| e.at(&self.path, 0))?;
+        if let Some(life) = self.life {
+            let header = file.read(0, HEADER)?;
+            check_header(&header, self.id, life).map_err(|e| e.at(&self.path, 0))?;
+        }
         Ok(self.file.write().get_or_insert(file).clone())
     }
 

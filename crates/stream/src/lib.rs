@@ -43,6 +43,7 @@ mod stream;
 mod tests;
 
 pub use extent::{EXTENT_HEADER, ExtentAddress, ExtentId, ExtentInfo};
+pub use link::StreamCopyReport;
 pub use options::StreamOptions;
 #[cfg(feature = "schedules")]
 pub use stream::LOCK_ORDER;

@@ -5,6 +5,7 @@ use crate::directory::{destroy, install, prepare};
 use crate::extent::ExtentId;
 use crate::options::StreamOptions;
 use crate::stream::Stream;
+use basalt_env::file_copy::{cannot_link, copy_sparse_file};
 use basalt_fs::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,50 +28,116 @@ impl Stream {
     ///
     /// Errors: `AlreadyExists` if the directory has a stream; `InvalidArgument` for no streams,
     /// streams of several filesystems, a directory with other files, or a stream opened for reading
-    /// that a crash left unsealed; `Corruption` if two different extents have one id; `Unsupported`
-    /// if the filesystem has no links. After an error no stream is left.
+    /// that a crash left unsealed; `Corruption` if two different extents have one id, or an extent
+    /// is damaged ([`Stream::damage`]); `Unsupported` if the filesystem has no links. After an
+    /// error no stream is left.
     pub fn concatenate(
         streams: &[&Stream],
         dir: impl AsRef<Path>,
         options: StreamOptions,
     ) -> Result<Stream> {
-        options.validate()?;
-        let dir = dir.as_ref();
-        let Some(first) = streams.first() else {
-            return Err(Error::invalid("a concatenation needs at least one stream"));
+        make(streams, dir.as_ref(), options, None).map(|(stream, _)| stream)
+    }
+
+    /// Makes a second stream in a directory as [`Stream::link`] does. Extents that cannot be linked
+    /// there, because it is on another filesystem or on one without links, are copied if
+    /// `copy_files` is set. `goes_on` is called before each extent and, while one is copied, for
+    /// each mebibyte; an error of it ends the call.
+    ///
+    /// Extents are copied beside erasures and releases. An extent that is erased meanwhile may be
+    /// left out, and ranges that are released, or were before, are zeros in the copy or have their
+    /// old bytes. Bytes that cannot be read because of damage are zeros, too; the checksums of the
+    /// user show it.
+    ///
+    /// Errors: those of [`Stream::concatenate`], with `Unsupported` also for another filesystem if
+    /// `copy_files` is not set; those of `goes_on`; `NoSpace`, `Io`.
+    pub fn link_or_copy(
+        &self,
+        dir: impl AsRef<Path>,
+        copy_files: bool,
+        goes_on: &dyn Fn() -> Result<()>,
+    ) -> Result<StreamCopyReport> {
+        let copies = Copies {
+            copy_files,
+            goes_on,
         };
-        let env = &first.inner.env;
-        for stream in streams {
-            if !Arc::ptr_eq(stream.inner.env.fs(), env.fs()) {
-                return Err(Error::invalid(format!(
-                    "the streams in {} and {} are on different filesystems",
-                    first.inner.dir.display(),
-                    stream.inner.dir.display()
-                )));
-            }
-            match stream.seal() {
-                Err(e) if e.kind() == ErrorKind::ReadOnly => {}
-                sealed => sealed?,
-            }
-        }
-        prepare(env, dir)?;
-        let made = link_all(streams, dir).and_then(|extents| install(env, dir, &extents));
-        if let Err(e) = made {
-            // What stays is removed by the next attempt.
-            let _ = destroy(env, dir);
-            return Err(e);
-        }
-        Stream::open(env, dir, options)
+        let options = self.inner.options.clone();
+        make(&[self], dir.as_ref(), options, Some(&copies)).map(|(_, report)| report)
     }
 }
 
+/// The extents of a stream that [`Stream::link_or_copy`] has made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamCopyReport {
+    /// Number of extents.
+    pub extents: u64,
+    /// Bytes of extents that were linked.
+    pub linked_bytes: u64,
+    /// Bytes of extents that were copied.
+    pub copied_bytes: u64,
+}
+
+/// What happens if an extent cannot be linked.
+struct Copies<'a> {
+    copy_files: bool,
+    goes_on: &'a dyn Fn() -> Result<()>,
+}
+
+/// Makes a stream of the extents of others. Without `copies`, all extents are linked.
+fn make(
+    streams: &[&Stream],
+    dir: &Path,
+    options: StreamOptions,
+    copies: Option<&Copies<'_>>,
+) -> Result<(Stream, StreamCopyReport)> {
+    options.validate()?;
+    let Some(first) = streams.first() else {
+        return Err(Error::invalid("a concatenation needs at least one stream"));
+    };
+    let env = &first.inner.env;
+    for stream in streams {
+        if !Arc::ptr_eq(stream.inner.env.fs(), env.fs()) {
+            return Err(Error::invalid(format!(
+                "the streams in {} and {} are on different filesystems",
+                first.inner.dir.display(),
+                stream.inner.dir.display()
+            )));
+        }
+        if let Some(damage) = stream.damage().into_iter().next() {
+            return Err(damage);
+        }
+        match stream.seal() {
+            Err(e) if e.kind() == ErrorKind::ReadOnly => {}
+            sealed => sealed?,
+        }
+    }
+    prepare(env, dir)?;
+    let mut report = StreamCopyReport::default();
+    let made =
+        link_all(streams, dir, copies, &mut report).and_then(|extents| install(env, dir, &extents));
+    if let Err(e) = made {
+        // What stays is removed by the next attempt.
+        let _ = destroy(env, dir);
+        return Err(e);
+    }
+    Ok((Stream::open(env, dir, options)?, report))
+}
+
 /// Gives the extents of all streams a name in a directory. Returns them in their order.
-fn link_all(streams: &[&Stream], dir: &Path) -> Result<Vec<(NewExtent, u64)>> {
+fn link_all(
+    streams: &[&Stream],
+    dir: &Path,
+    copies: Option<&Copies<'_>>,
+    report: &mut StreamCopyReport,
+) -> Result<Vec<(NewExtent, u64)>> {
     let mut lives: BTreeMap<ExtentId, (u128, u64)> = BTreeMap::new();
     let mut linked = Vec::new();
     for stream in streams {
-        // Erased meanwhile, an extent would have no name to link.
-        let _names = stream.inner.names.read();
+        // Erased meanwhile, an extent would have no name to link. A copy takes long, so the lock is
+        // not held over it.
+        let mut names = Some(stream.inner.names.read());
+        let mut has_copied = false;
         for (id, entry) in stream.inner.extents_in_order() {
             let ExtentEntry { life, len, .. } = entry;
             let Some(len) = len else {
@@ -93,12 +160,59 @@ fn link_all(streams: &[&Stream], dir: &Path) -> Result<Vec<(NewExtent, u64)>> {
                     return Err(Error::new(ErrorKind::Corruption, what));
                 }
             }
-            let name = id.file_name();
-            let fs = stream.inner.env.fs();
-            fs.link(&stream.inner.dir.join(&name), &dir.join(&name))?;
+            let env = &stream.inner.env;
+            let from = stream.inner.dir.join(id.file_name());
+            let to = dir.join(id.file_name());
+            copies.map_or(Ok(()), |copies| (copies.goes_on)())?;
+            let locked = names.take().unwrap_or_else(|| stream.inner.names.read());
+            match (env.fs().link(&from, &to), copies) {
+                (Ok(()), _) => {
+                    report.linked_bytes += len;
+                    names = Some(locked);
+                }
+                (Err(e), Some(copies)) if cannot_link(&e) => {
+                    if !copies.copy_files {
+                        return Err(Error::unsupported(format!(
+                            "extents cannot be linked there ({e}); give a directory on the stream's own filesystem, or allow copies"
+                        )));
+                    }
+                    drop(locked);
+                    has_copied = true;
+                    if !copy_extent(stream, id, &to, len, copies)? {
+                        continue;
+                    }
+                    report.copied_bytes += len;
+                }
+                // Erased beside the copies.
+                (Err(e), Some(_)) if e.is_not_found() && has_copied => continue,
+                (Err(e), _) => return Err(e),
+            }
+            report.extents += 1;
             let seq = linked.len() as u64;
             linked.push((NewExtent { id, life, seq }, len));
         }
     }
     Ok(linked)
+}
+
+/// Copies an extent. Returns false if it was erased meanwhile.
+fn copy_extent(
+    stream: &Stream,
+    id: ExtentId,
+    to: &Path,
+    len: u64,
+    copies: &Copies<'_>,
+) -> Result<bool> {
+    let inner = &stream.inner;
+    let there = || inner.extents.read().get(&id).cloned();
+    let Some(extent) = there() else {
+        return Ok(false);
+    };
+    let file = match extent.file(&inner.env) {
+        Err(_) if there().is_none() => return Ok(false),
+        file => file?,
+    };
+    let each = &mut |_: &[u8]| (copies.goes_on)();
+    copy_sparse_file(&inner.env, (&*file, &extent.path), to, len, each)?;
+    Ok(true)
 }

@@ -106,13 +106,45 @@ impl Stream {
 
     /// Opens a stream for reading, as it is now. Nothing is written, and calls that change it fail
     /// with `ReadOnly`. No process may change the stream meanwhile. Errors are those of
-    /// [`Stream::open`].
+    /// [`Stream::open`], except that an extent which is missing or shorter than it was is no error
+    /// here: [`Stream::damage`] returns it, and so do reads of what is not there.
     pub fn open_read_only(
         env: &Env,
         dir: impl AsRef<Path>,
         options: StreamOptions,
     ) -> Result<Stream> {
         Stream::open_as(env, dir.as_ref(), options, true)
+    }
+
+    /// Opens the extents that are in a directory for reading, as a stream whose manifest is lost:
+    /// for a salvage. No manifest is read, and no header of an extent is verified. Each extent is
+    /// as long as its file, so extents that were erased or never became a part of the stream are
+    /// there, too, and extents that are missing are not. Their order is that of their ids. A
+    /// missing directory is a stream without extents.
+    ///
+    /// Errors: those of the filesystem.
+    pub fn of_files(env: &Env, dir: impl AsRef<Path>, options: StreamOptions) -> Result<Stream> {
+        options.validate()?;
+        let dir = dir.as_ref();
+        let files = match Stream::extent_files(env, dir) {
+            Err(e) if e.is_not_found() => Vec::new(),
+            files => files?,
+        };
+        let (mut catalog, mut extents) = (Catalog::default(), BTreeMap::new());
+        for (seq, (id, _)) in (0..).zip(files) {
+            let extent = Extent::existing(dir, id, None);
+            let len = extent.stat(env)?.allocated;
+            extent.set_len(len);
+            let (life, len) = (0, Some(len));
+            catalog.extents.insert(id, ExtentEntry { life, seq, len });
+            extents.insert(id, Arc::new(extent));
+        }
+        let manifest = Manifest::unwritten(dir, 0, 0);
+        let manifested = Manifested { manifest, catalog };
+        let inner = Inner::new(env, dir, options, true, manifested, extents);
+        Ok(Stream {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Removes a stream, which must not be open. Extents that other streams have stay for those. A
@@ -139,36 +171,24 @@ impl Stream {
     fn open_as(env: &Env, dir: &Path, options: StreamOptions, read_only: bool) -> Result<Stream> {
         options.validate()?;
         let (number, catalog) = load(env, dir)?;
-        let mut unsealed = Vec::new();
         let mut extents = BTreeMap::new();
         for (id, entry) in &catalog.extents {
-            let extent = Extent::existing(dir, *id, entry.life);
-            extent.set_len(length(env, &extent, entry)?);
-            let extent = Arc::new(extent);
-            if entry.len.is_none() {
-                unsealed.push(extent.clone());
+            let mut extent = Extent::existing(dir, *id, Some(entry.life));
+            match length(env, &extent, entry)? {
+                (len, None) => extent.set_len(len),
+                (_, Some(damage)) if !read_only => return Err(damage),
+                (len, damage) => {
+                    extent.set_len(len);
+                    extent.damage = damage;
+                }
             }
-            extents.insert(*id, extent);
+            extents.insert(*id, Arc::new(extent));
         }
-        let appends = Appends {
-            active: None,
-            unsealed,
-            failed: None,
-        };
         let manifested = Manifested {
             manifest: Manifest::unwritten(dir, number, catalog.stream_id),
             catalog,
         };
-        let inner = Inner {
-            env: env.clone(),
-            dir: dir.to_path_buf(),
-            options,
-            read_only,
-            names: named("Stream::names", RwLock::new(())),
-            appends: named("Stream::appends", Mutex::new(appends)),
-            manifested: named("Stream::manifested", Mutex::new(manifested)),
-            extents: named("Stream::extents", RwLock::new(extents)),
-        };
+        let inner = Inner::new(env, dir, options, read_only, manifested, extents);
         if !read_only {
             inner.finish_open()?;
         }
@@ -372,6 +392,14 @@ impl Stream {
         Ok(())
     }
 
+    /// Returns the damage of extents that are missing, or shorter than the manifest says. Only
+    /// [`Stream::open_read_only`] opens a stream that has some.
+    pub fn damage(&self) -> Vec<Error> {
+        let extents = self.inner.extents.read();
+        let damage = extents.values().filter_map(|extent| extent.damage.clone());
+        damage.collect()
+    }
+
     /// Returns the extents in their order: that of their beginnings, and of the streams of a
     /// concatenation.
     pub fn extents(&self) -> Vec<ExtentInfo> {
@@ -392,6 +420,33 @@ impl Stream {
 }
 
 impl Inner {
+    fn new(
+        env: &Env,
+        dir: &Path,
+        options: StreamOptions,
+        read_only: bool,
+        manifested: Manifested,
+        extents: BTreeMap<ExtentId, Arc<Extent>>,
+    ) -> Inner {
+        let of_catalog = manifested.catalog.extents.iter();
+        let unsealed = of_catalog.filter(|(_, entry)| entry.len.is_none());
+        let appends = Appends {
+            active: None,
+            unsealed: unsealed.map(|(id, _)| extents[id].clone()).collect(),
+            failed: None,
+        };
+        Inner {
+            env: env.clone(),
+            dir: dir.to_path_buf(),
+            options,
+            read_only,
+            names: named("Stream::names", RwLock::new(())),
+            appends: named("Stream::appends", Mutex::new(appends)),
+            manifested: named("Stream::manifested", Mutex::new(manifested)),
+            extents: named("Stream::extents", RwLock::new(extents)),
+        }
+    }
+
     pub fn check_writable(&self) -> Result<()> {
         match self.read_only {
             false => Ok(()),
@@ -414,10 +469,10 @@ impl Inner {
         let end = at.offset.checked_add(len as u64);
         match at.offset >= begin && end.is_some_and(|end| end <= limit) {
             true => Ok(extent),
-            false => {
+            false => Err(extent.damage.clone().unwrap_or_else(|| {
                 let what = format!("expected {len} bytes, the extent has bytes {begin} to {limit}");
-                Err(Error::corruption(&extent.path, at.offset, what))
-            }
+                Error::corruption(&extent.path, at.offset, what)
+            })),
         }
     }
 
@@ -620,8 +675,7 @@ impl Inner {
 /// Reads the manifest. Returns its number and what it says.
 fn load(env: &Env, dir: &Path) -> Result<(u64, Catalog)> {
     let Some(current) = read_current(env, dir)? else {
-        let what = format!("there is no stream in {}; create it first", dir.display());
-        return Err(Error::new(ErrorKind::NotFound, what));
+        return Err(directory::no_stream(env, dir)?);
     };
     if current.number > LARGEST_NUMBER {
         let what = format!("the number of the manifest is {}", current.number);
@@ -642,19 +696,17 @@ fn load(env: &Env, dir: &Path) -> Result<(u64, Catalog)> {
     Ok((current.number, catalog))
 }
 
-/// Returns the bytes of an extent that may be read.
-///
-/// Errors: `Corruption` if the file is missing or shorter than the manifest says.
-fn length(env: &Env, extent: &Extent, entry: &ExtentEntry) -> Result<u64> {
-    let found = extent.stat(env)?;
-    match entry.len {
-        Some(len) if len > found.allocated => {
-            let what = format!(
-                "the extent has {} bytes, and the manifest says that it has {len}",
-                found.allocated
-            );
-            Err(Error::corruption(&extent.path, found.allocated, what))
-        }
-        len => Ok(len.unwrap_or(found.allocated)),
-    }
+/// Returns the bytes of an extent that may be read, and the damage if the file is missing or
+/// shorter than the manifest says.
+fn length(env: &Env, extent: &Extent, entry: &ExtentEntry) -> Result<(u64, Option<Error>)> {
+    let found = match extent.stat(env) {
+        Ok(found) => found.allocated,
+        Err(e) if e.kind() == ErrorKind::Corruption => return Ok((0, Some(e))),
+        Err(e) => return Err(e),
+    };
+    let Some(len) = entry.len.filter(|len| *len > found) else {
+        return Ok((entry.len.unwrap_or(found), None));
+    };
+    let what = format!("the extent has {found} bytes, and the manifest says that it has {len}");
+    Ok((found, Some(Error::corruption(&extent.path, found, what))))
 }

@@ -374,13 +374,19 @@ impl Storage {
     }
 
     /// Reads and verifies all pages of the newest view, and counts what they have. Checks that
-    /// their keys are where the index pages say. If all pages are sound, also checks that the usage
+    /// their keys are where the index pages say. The damage of an extent that is missing or cut off
+    /// stands for all of its pages. If all pages are sound, also checks that the usage
     /// of extents counts them and nothing else.
     pub fn survey(&self) -> Survey {
         let (view, usage) = self.view_with_usage();
+        // Also of extents that no page needs: the tree is not opened for writing without them.
+        let of_streams = [&self.base, &self.delta].map(|stream| stream.damage());
+        let of_streams = of_streams.concat();
+        // A read of a page that is not there returns the damage of its extent.
+        let known: BTreeSet<String> = of_streams.iter().map(|e| e.to_string()).collect();
         let mut survey = Survey {
             counts: PageCounts::default(),
-            damage: Vec::new(),
+            damage: of_streams,
         };
         let mut reached: BTreeMap<ExtentId, u64> = BTreeMap::new();
         let mut unlisted = 0;
@@ -395,6 +401,9 @@ impl Storage {
             }
             survey.counts.add(&node);
             for damage in node.damage() {
+                if !known.is_empty() && known.contains(&damage.to_string()) {
+                    continue;
+                }
                 match survey.damage.len() < MOST_DAMAGE {
                     true => survey.damage.push(damage.clone()),
                     false => unlisted += 1,

@@ -590,7 +590,7 @@ pub struct TreeCopyReport {
     pub files: u64,
     /// Bytes of files that were linked.
     pub linked_bytes: u64,
-    /// Bytes of files that were copied: the end of the system log.
+    /// Bytes of files that were copied: the end of the system log, and what could not be linked.
     pub copied_bytes: u64,
 }
 
@@ -603,24 +603,30 @@ pub struct TreeCopy {
 }
 
 impl TreeCopy {
-    /// Writes the copy into a directory that does not exist. Extents are linked. Everything in it
-    /// but its name is durable when the call returns.
+    /// Writes the copy into a directory that does not exist. Extents are linked. With `copy_files`,
+    /// files that cannot be linked there are copied, garbage included. Everything in the directory
+    /// but its name is durable when the call returns. `goes_on` is called now and then; an error of
+    /// it ends the call.
     ///
-    /// Errors: `Unsupported` if the filesystem has no links, `InvalidArgument` for another
-    /// filesystem, those of the filesystem. After an error, [`PageTree::destroy`] removes what is
+    /// Errors: `Unsupported` if files cannot be linked there and must not be copied, those of
+    /// `goes_on` and of the filesystem. After an error, [`PageTree::destroy`] removes what is
     /// there.
-    pub fn write(self, dir: impl AsRef<Path>) -> Result<TreeCopyReport> {
+    pub fn write(
+        self,
+        dir: impl AsRef<Path>,
+        copy_files: bool,
+        goes_on: &dyn Fn() -> Result<()>,
+    ) -> Result<TreeCopyReport> {
         let (fs, dir) = (self.storage.env.fs(), dir.as_ref());
         fs.create_dir(dir)?;
         let mut report = TreeCopyReport::default();
         for (name, stream) in [(BASE, &self.storage.base), (DELTA, &self.storage.delta)] {
-            let linked = stream.link(dir.join(name))?;
-            for extent in linked.extents() {
-                report.files += 1;
-                report.linked_bytes += extent.len;
-            }
+            let made = stream.link_or_copy(dir.join(name), copy_files, goes_on)?;
+            report.files += made.extents;
+            report.linked_bytes += made.linked_bytes;
+            report.copied_bytes += made.copied_bytes;
         }
-        let log = self.log.write(dir.join(LOGS), false)?;
+        let log = self.log.write(dir.join(LOGS), copy_files)?;
         report.files += log.files;
         report.linked_bytes += log.linked_bytes;
         report.copied_bytes += log.copied_bytes;

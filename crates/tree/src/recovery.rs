@@ -64,11 +64,10 @@ impl Storage {
             let options = StreamOptions::default().extent_bytes(options.extent_bytes);
             let path = dir.join(name);
             match Stream::open(env, &path, options.clone()) {
-                // A tree that has a checkpoint has its streams.
                 Err(e) if e.kind() == ErrorKind::NotFound && checkpoint.count() == 0 => {
                     Stream::create(env, &path, options)
                 }
-                opened => opened,
+                opened => opened.map_err(|e| missing_is_damage(&path, e)),
             }
         };
         let (base, delta) = (stream(BASE)?, stream(DELTA)?);
@@ -100,7 +99,9 @@ impl Storage {
             storage.create_root()?;
             return Ok(storage);
         };
-        if let Some(dropped) = storage.recover(&checkpoint, last, &system, keep)? {
+        let dropped = storage.recover(&checkpoint, last, &system, keep)?;
+        storage.check_extents()?;
+        if let Some(dropped) = dropped {
             system.truncate_suffix(dropped)?;
         }
         // On a full disk, the next erasure repeats this.
@@ -112,7 +113,8 @@ impl Storage {
     }
 
     /// Opens the storage tier in a directory for reading. Nothing is written, and nothing may be
-    /// committed.
+    /// committed. Pages in extents that are missing or cut off are damaged pages; the opening
+    /// succeeds.
     ///
     /// Errors: `NotFound` if there is none; those of [`Storage::open_keeping`].
     pub fn open_read_only(
@@ -121,16 +123,44 @@ impl Storage {
         options: &TreeOptions,
         keep: Keep<'_>,
     ) -> Result<Storage> {
+        let stream = |name: &str| {
+            let options = StreamOptions::default().extent_bytes(options.extent_bytes);
+            let path = dir.join(name);
+            let opened = Stream::open_read_only(env, &path, options);
+            opened.map_err(|e| missing_is_damage(&path, e))
+        };
+        let storage = Storage::open_over(env, dir, options, keep, &stream)?;
+        storage.check_extents()?;
+        Ok(storage)
+    }
+
+    /// Opens the storage tier for reading as [`Storage::open_read_only`] does, over the extents
+    /// that are in the directory: the manifests of the streams are not read. Pages in missing
+    /// extents are damaged pages.
+    pub fn open_salvage(
+        env: &Env,
+        dir: &Path,
+        options: &TreeOptions,
+        keep: Keep<'_>,
+    ) -> Result<Storage> {
+        let stream = |name: &str| Stream::of_files(env, dir.join(name), StreamOptions::default());
+        Storage::open_over(env, dir, options, keep, &stream)
+    }
+
+    /// Opens the storage tier for reading over two streams.
+    fn open_over(
+        env: &Env,
+        dir: &Path,
+        options: &TreeOptions,
+        keep: Keep<'_>,
+        stream: &dyn Fn(&str) -> Result<Stream>,
+    ) -> Result<Storage> {
         options.validate()?;
         if !env.fs().exists(&dir.join(LOGS))? {
             return Err(no_tree(dir));
         }
         let log = LogEngine::open_read_only(env, dir.join(LOGS), LogEngineOptions::default())?;
         let (system, checkpoint) = (log.log(SYSTEM)?, log.log(CHECKPOINT)?);
-        let stream = |name: &str| {
-            let options = StreamOptions::default().extent_bytes(options.extent_bytes);
-            Stream::open_read_only(env, dir.join(name), options)
-        };
         let parts = Parts {
             env: env.clone(),
             dir: dir.to_path_buf(),
@@ -284,7 +314,6 @@ impl Storage {
         self.book_mapping();
         self.forget_erased();
         self.book_usage();
-        self.check_extents()?;
         self.set_recovered(time, root, note, log_bytes);
         Ok(dropped)
     }
@@ -331,6 +360,17 @@ impl Storage {
     /// system log.
     pub fn abandon(&self) -> Result<()> {
         self.log.close()
+    }
+}
+
+/// Returns the error of a tree that has lost a stream.
+fn missing_is_damage(stream: &Path, e: Error) -> Error {
+    match e.kind() {
+        ErrorKind::NotFound => {
+            let what = "the logs of the tree are there, and this stream of pages is missing";
+            Error::corruption(stream, 0, what)
+        }
+        _ => e,
     }
 }
 

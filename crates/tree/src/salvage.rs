@@ -1,6 +1,7 @@
 //! Salvage of a damaged tree: the entries of all pages that can be read, and what is lost.
 //!
 //! If the logs can be read, the mapping table says which pages count, and in which order. The
+//! extents are those that are in the directory, so the manifests of the streams are not needed. The
 //! leaves below an index page that cannot be read are found in the extents. Then every loss is
 //! known. In an extent whose ranges were dropped, the salvage cannot always distinguish garbage
 //! from live leaves, so deleted keys of the index page may show again.
@@ -21,6 +22,7 @@ use crate::page_id::PageId;
 use crate::storage::{BASE, DELTA, Storage, View};
 use crate::usage::StreamKind;
 use basalt_env::Env;
+use basalt_env::file_copy::{RELEASED_BLOCK as BLOCK, read_sparse};
 use basalt_fs::{Bytes, Error, ErrorKind, File, Result};
 use basalt_kv::key::{Cmp, Kind, SeqNo};
 use basalt_kv::ranges::{Fragments, RangeTombstone};
@@ -132,10 +134,18 @@ fn lost_at(kind: StreamKind, extent: ExtentId, bytes: Range<u64>, reason: String
     }
 }
 
-fn lost_page(kind: StreamKind, id: PageId, reason: &Error) -> LostPages {
+fn lost_page(kind: StreamKind, id: PageId, reason: String) -> LostPages {
     let begin = u64::from(id.offset);
     let bytes = begin..begin + u64::from(id.len);
-    lost_at(kind, id.extent, bytes, reason.to_string())
+    lost_at(kind, id.extent, bytes, reason)
+}
+
+/// Returns what is wrong with a page, for a reader who knows its place.
+fn reason(e: &Error) -> String {
+    match e.kind() {
+        ErrorKind::NotFound => "the file is missing".to_string(),
+        _ => e.message().to_string(),
+    }
 }
 
 /// The first key of a range, and the first one behind it; `None` is unbounded.
@@ -189,7 +199,7 @@ impl Walk<'_> {
                 return self.hide(pages.base, what, (low, high));
             }
             Err(e) if is_damage(&e) => {
-                return self.hide(pages.base, e.to_string(), (low, high));
+                return self.hide(pages.base, reason(&e), (low, high));
             }
             Err(e) => return Err(e),
         };
@@ -256,7 +266,7 @@ impl Walk<'_> {
                     from: from.or_else(|| part.low().map(<[u8]>::to_vec)),
                     to: to.or_else(|| part.high().map(<[u8]>::to_vec)),
                     older_may_reappear: kind == StreamKind::Delta,
-                    ..lost_page(kind, part.id, &e)
+                    ..lost_page(kind, part.id, reason(&e))
                 });
             }
             Err(e) => return Err(e),
@@ -266,8 +276,7 @@ impl Walk<'_> {
 
     /// Notes bytes of base pages that cannot be read, unless a leaf that was met has them.
     fn lose_range(&mut self, at: PageId, reason: &str) {
-        let e = Error::new(ErrorKind::Corruption, reason.to_string());
-        let lost = lost_page(StreamKind::Base, at, &e);
+        let lost = lost_page(StreamKind::Base, at, reason.to_string());
         let known = self.lost.iter().any(|known| {
             known.file == lost.file
                 && known.bytes.start <= lost.bytes.start
@@ -301,36 +310,6 @@ fn source_of(kind: StreamKind, part: &Delta, page: &Page, order: Order) -> Optio
         high: part.high().map(Arc::from),
         first,
     })
-}
-
-/// Bytes of the blocks that filesystems release (Linux ext4 and XFS, LavaFS).
-const BLOCK: u64 = 4 << 10;
-
-/// Reads bytes of an extent, of which parts may have been released. Blocks that cannot be read
-/// because of damage are zeros.
-///
-/// Errors: those of `read` but damage.
-fn read_sparse(at: u64, len: usize, read: &dyn Fn(u64, usize) -> Result<Bytes>) -> Result<Bytes> {
-    match read(at, len) {
-        Err(e) if is_damage(&e) => {}
-        read => return read,
-    }
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        let from = at + bytes.len() as u64;
-        let of_block = (from / BLOCK + 1) * BLOCK - from;
-        let wanted = (of_block as usize).min(len - bytes.len());
-        match read(from, wanted) {
-            Ok(block) if block.len() < wanted => {
-                bytes.extend_from_slice(&block);
-                break;
-            }
-            Ok(block) => bytes.extend_from_slice(&block),
-            Err(e) if is_damage(&e) => bytes.resize(bytes.len() + wanted, 0),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(bytes.into())
 }
 
 /// Returns the offset of the first block of zeros that has bytes of a page, if the page may have
@@ -522,7 +501,7 @@ impl TreeSalvage {
         options: &crate::TreeOptions,
         keep: crate::recovery::Keep<'_>,
     ) -> Result<TreeSalvage> {
-        let e = match Storage::open_read_only(env, dir, options, keep) {
+        let e = match Storage::open_salvage(env, dir, options, keep) {
             Ok(storage) => return TreeSalvage::of_tree(storage),
             // The tree is not damaged: a later version wrote it.
             Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),

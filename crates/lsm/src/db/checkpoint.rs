@@ -35,8 +35,8 @@ pub struct CheckpointOptions {
     /// Bytes of log above which the memtables are flushed first, so that less is copied. Default 4
     /// MiB. 0 always flushes.
     pub flush_above_bytes: u64,
-    /// Copy tables that cannot be linked, because the target is on another filesystem or on one
-    /// without links. Default `false`.
+    /// Copy tables, blob files and files of pages that cannot be linked, because the target is on
+    /// another filesystem or on one without links. Default `false`.
     pub copy_tables: bool,
 }
 
@@ -71,7 +71,8 @@ pub struct CheckpointReport {
     pub page_bytes: u64,
     /// Bytes of tables, blob files and files of pages that were linked.
     pub linked_bytes: u64,
-    /// Bytes of tables and blob files that were copied, and of the ends of system logs.
+    /// Bytes of tables, blob files and files of pages that were copied, and of the ends of system
+    /// logs.
     pub copied_bytes: u64,
     /// Bytes of log that were copied.
     pub log_bytes: u64,
@@ -257,7 +258,9 @@ impl Engine {
         let has_trees = !trees.is_empty();
         for (id, tree) in trees {
             let number = catalog.families.get(&id).map_or(0, |f| f.tree);
-            let tree = tree.write(tree_dir(dir, id, number))?;
+            let goes_on = || self.ctx.check_open();
+            let dir = tree_dir(dir, id, number);
+            let tree = tree.write(dir, options.copy_tables, &goes_on)?;
             report.page_families += 1;
             report.page_files += tree.files;
             report.page_bytes += tree.linked_bytes + tree.copied_bytes;

@@ -6,8 +6,8 @@ use basalt_fs::{
     DirEntry, Error, File, FileStat, FileSystem, FsInfo, FsStats, LockGuard, LogOptions,
     ReadCompletions, ReadRequest, Result, Space,
 };
-use basalt_lsm::db::CheckpointOptions;
-use basalt_lsm::{Db, ErrorKind, Options, ReadOptions, WriteOptions};
+use basalt_lsm::db::{CheckpointOptions, CompactOptions};
+use basalt_lsm::{Db, ErrorKind, FamilyOptions, Options, ReadOptions, TreeOptions, WriteOptions};
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
 use basalt_sim::{OpKind, SimFs, SimOptions, When};
 use std::path::Path;
@@ -125,4 +125,72 @@ fn tables_that_cannot_be_linked_are_copied_and_checked() {
         assert_eq!(get(&[n]).as_deref(), Some(&want[..]));
     }
     drop(copy);
+}
+
+/// The pages of a family are copied with the garbage between them, of which ranges were released.
+#[test]
+fn pages_that_cannot_be_linked_are_copied() {
+    let faults = FaultFs::new(SimFs::new(SimOptions::default()), 1);
+    let env = Env::for_tests(Arc::new(NoLinks(faults.clone())), 1);
+    let tree = TreeOptions::default().page_bytes(4096).block_bytes(512);
+    let family = FamilyOptions::default().pages(Some(tree.extent_bytes(1 << 20)));
+    let options = Options::default().default_family(family);
+    let db = Db::open(&env, "db", options.clone()).unwrap();
+    let f = db.default_family();
+    let value = |n: u32, round: u32| vec![(n * 7 + round) as u8; 900];
+    let newest = |n: u32| if n.is_multiple_of(2) { 3 } else { 0 };
+    for round in 0..4 {
+        for n in (0..3000u32).filter(|n| round == 0 || n.is_multiple_of(2)) {
+            db.put(
+                &f,
+                &n.to_be_bytes(),
+                &value(n, round),
+                &WriteOptions::UNSYNCED,
+            )
+            .unwrap();
+        }
+        db.compact(&f, &CompactOptions::default()).unwrap();
+    }
+    db.put(&f, b"l", b"in the log", &WriteOptions::UNSYNCED)
+        .unwrap();
+    let refused = db.checkpoint("copy", &CheckpointOptions::default());
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains("allow copies"), "{refused}");
+    let names = |dir: &str| -> Vec<String> {
+        let entries = env.fs().list(Path::new(dir)).unwrap();
+        entries.into_iter().map(|e| e.name).collect()
+    };
+    assert_eq!(names(""), ["db"], "nothing is left");
+    // A device that fails is not taken for released space.
+    let copying = CheckpointOptions::default().copy_tables(true);
+    faults.inject(Fault {
+        op: Some(OpKind::Read),
+        path: ".extent".to_string(),
+        when: When::Nth(1),
+        kind: FaultKind::Eio,
+    });
+    let failed = db.checkpoint("copy", &copying).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
+    assert_eq!(names(""), ["db"], "nothing is left");
+    faults.clear();
+    let made = db.checkpoint("copy", &copying).unwrap();
+    assert_eq!((made.page_families, made.linked_bytes), (1, 0));
+    assert!(made.page_files > 3 && made.copied_bytes >= made.page_bytes);
+    db.close().unwrap();
+    for (_, found) in Db::check_pages(&env, "copy", &options, None).unwrap() {
+        assert!(found.damage.is_empty(), "{:?}", found.damage);
+    }
+    let copy = Db::open(&env, "copy", options).unwrap();
+    let f = copy.default_family();
+    let get = |key: &[u8]| copy.get(&f, key, &ReadOptions::default()).unwrap();
+    for n in 0..3000u32 {
+        let want = value(n, newest(n));
+        assert_eq!(get(&n.to_be_bytes()).as_deref(), Some(&want[..]), "{n}");
+    }
+    assert_eq!(get(b"l").as_deref(), Some(&b"in the log"[..]));
+    // The copy lives on.
+    copy.put(&f, b"l", b"newer", &WriteOptions::SYNC).unwrap();
+    copy.compact(&f, &CompactOptions::default()).unwrap();
+    copy.close().unwrap();
 }

@@ -2,8 +2,9 @@
 //! wrong bytes are not, and a stream that was opened again goes on.
 
 use super::*;
+use basalt_fs::Error;
 use basalt_sim::fault::{Fault, FaultFs, FaultKind};
-use basalt_sim::{CrashPolicy, When};
+use basalt_sim::{CrashPolicy, OpKind, When};
 
 const FAULTS: [FaultKind; 4] = [
     FaultKind::Eio,
@@ -354,6 +355,62 @@ fn a_failed_release_leaves_all_other_bytes() {
         assert!(calls >= 3 && !has_failed, "one call for each range");
         for k in 1..=calls {
             assert!(release_with_fault(kind, k, 1).1, "{kind:?} at call {k}");
+        }
+    }
+}
+
+/// Extents that cannot be linked are copied, beside erasures.
+#[test]
+fn without_links_extents_are_copied() {
+    let faults = FaultFs::new(disk(1), 1);
+    faults.inject(Fault {
+        op: Some(OpKind::Link),
+        path: String::new(),
+        when: When::From(1),
+        kind: FaultKind::Unsupported,
+    });
+    let env = Env::for_tests(faults.clone(), 1);
+    let stream = Stream::create(&env, "d", options()).unwrap();
+    let places: Vec<ExtentAddress> = (0..5)
+        .map(|n| {
+            let at = append(&stream, &[n; 3000]).unwrap();
+            stream.seal().unwrap();
+            at
+        })
+        .collect();
+    let refused = stream.link_or_copy("refused", false, &|| Ok(()));
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("allow copies"), "{refused}");
+    let ended = || Err(Error::new(ErrorKind::Closed, "the store is closed"));
+    let ended = stream.link_or_copy("ended", true, &ended).unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::Closed);
+    for gone in ["refused", "ended"] {
+        assert_eq!(extent_files(&**env.fs(), Path::new(gone)), 0);
+    }
+    // The first extent is being copied, and another one is to be.
+    let calls = std::cell::Cell::new(0);
+    let goes_on = || {
+        calls.set(calls.get() + 1);
+        match calls.get() {
+            2 => stream.erase(&[places[0].extent, places[2].extent]),
+            _ => Ok(()),
+        }
+    };
+    let made = stream.link_or_copy("copy", true, &goes_on).unwrap();
+    assert_eq!((made.extents, made.linked_bytes), (4, 0));
+    let copy = Stream::open(&env, "copy", options()).unwrap();
+    assert_eq!(
+        copy.extents().iter().map(|e| e.len).sum::<u64>(),
+        made.copied_bytes
+    );
+    for (n, at) in places.iter().enumerate() {
+        let found = copy
+            .read(*at, 3000)
+            .map(|bytes| bytes[..] == [n as u8; 3000]);
+        match n {
+            2 => assert_eq!(found.unwrap_err().kind(), ErrorKind::NotFound),
+            _ => assert!(found.unwrap(), "extent {n}"),
         }
     }
 }

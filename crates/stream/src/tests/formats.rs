@@ -173,3 +173,85 @@ fn damaged_headers_and_missing_files_are_found() {
         (ErrorKind::Corruption, Some(&*path(places[1])))
     );
 }
+
+/// A reader of a stream that lacks bytes has all the others. Nothing else is opened with it.
+#[test]
+fn a_reader_has_what_is_left_of_a_damaged_stream() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    let stream = Stream::create(&env, "d", options()).unwrap();
+    let places: Vec<ExtentAddress> = (0..6)
+        .map(|n| {
+            let at = append(&stream, &[n; 1000]).unwrap();
+            if n % 2 == 1 {
+                stream.seal().unwrap();
+            }
+            at
+        })
+        .collect();
+    drop(stream);
+    let path = |at: ExtentAddress| Path::new("d").join(at.extent.file_name());
+    fs.remove(&path(places[1])).unwrap();
+    fs.truncate(&path(places[3]), places[3].offset + 10)
+        .unwrap();
+    let expected = [false, false, true, false, true, true];
+    let e = Stream::open(&env, "d", options()).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+    let reader = Stream::open_read_only(&env, "d", options()).unwrap();
+    let damaged: BTreeSet<PathBuf> = (reader.damage().iter())
+        .map(|e| e.path().unwrap().to_path_buf())
+        .collect();
+    assert_eq!(damaged, [path(places[1]), path(places[3])].into());
+    for (n, (at, is_there)) in places.iter().zip(expected).enumerate() {
+        match reader.read(*at, 1000) {
+            Ok(bytes) => assert!(is_there && bytes[..] == [n as u8; 1000]),
+            Err(e) => {
+                assert!(!is_there, "{e}");
+                // All pages that are missing have one error.
+                assert!(
+                    reader
+                        .damage()
+                        .iter()
+                        .any(|d| d.to_string() == e.to_string())
+                );
+            }
+        }
+    }
+    let e = reader.link("linked").err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+
+    // Without a manifest, and without headers.
+    for entry in fs.list(Path::new("d")).unwrap() {
+        if !entry.name.ends_with(".extent") {
+            fs.remove(&Path::new("d").join(&entry.name)).unwrap();
+        }
+    }
+    fs.flip_bit(&path(places[5]), 3, 1).unwrap();
+    let files = Stream::of_files(&env, "d", options()).unwrap();
+    for (n, (at, is_there)) in places.iter().zip(expected).enumerate() {
+        match files.read(*at, 1000) {
+            Ok(bytes) => assert!(is_there && bytes[..] == [n as u8; 1000]),
+            Err(e) => assert!(!is_there, "{e}"),
+        }
+    }
+    let e = files.read(places[1], 1000).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NotFound);
+    let e = append(&files, b"more").unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::ReadOnly);
+    let none = Stream::of_files(&env, "missing", options()).unwrap();
+    assert_eq!(none.extents(), []);
+}
+
+/// The stream was there. "Create it first" would be bad advice.
+#[test]
+fn a_lost_current_is_damage() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    drop(Stream::create(&env, "d", options()).unwrap());
+    fs.remove(Path::new("d/CURRENT")).unwrap();
+    for opened in [Stream::open, Stream::open_read_only] {
+        let e = opened(&env, "d", options()).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Corruption);
+        assert!(e.to_string().contains("CURRENT is missing"), "{e}");
+    }
+}

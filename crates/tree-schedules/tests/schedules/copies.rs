@@ -15,6 +15,7 @@ const COPIES: [&str; 2] = ["copy1", "copy2"];
 const CHECKPOINTS: usize = 0;
 const CUTS: usize = 1;
 const COPIED_BESIDE: usize = 2;
+const WITHOUT_LINKS: usize = 3;
 
 /// Copies the tree. Returns the moments between which the copy was begun.
 fn copy(world: &World, dir: &str, own: &Counts) -> (u64, u64) {
@@ -24,7 +25,12 @@ fn copy(world: &World, dir: &str, own: &Counts) -> (u64, u64) {
     let ended = world.history.lock().unwrap().tick();
     let before = world.history.lock().unwrap().acknowledged();
     (0..below(400)).for_each(|_| yield_now());
-    copy.write(dir).expect("writes");
+    let goes_on = || {
+        (0..below(100)).for_each(|_| yield_now());
+        Ok(())
+    };
+    let made = copy.write(dir, true, &goes_on).expect("writes");
+    count(own, WITHOUT_LINKS, u64::from(made.linked_bytes == 0));
     let after = world.history.lock().unwrap().acknowledged();
     count(own, COPIED_BESIDE, u64::from(after > before));
     (begun, ended)
@@ -50,7 +56,7 @@ fn model(totals: &Counts, own: &Counts) {
             .delta_garbage(1.0)
             .max_space_amp(100.0),
     };
-    let world = World::new(options, script, totals);
+    let world = World::on_disk(options, script, totals, percent(50));
     let mut threads = Vec::new();
     for writer in 0..WRITERS {
         let world = world.clone();
@@ -121,16 +127,20 @@ fn copies_and_system_checkpoints_have_one_moment_in_any_schedule() {
         case(seed, move || model(&totals, &own));
         schedules += CASE as u64;
     }
-    let [checkpoints, cuts, beside] = std::array::from_fn(|i| counted(&own, i));
+    let [checkpoints, cuts, beside, without_links] = std::array::from_fn(|i| counted(&own, i));
     let erased = counted(&totals, ERASED);
     basalt_sim::campaign!(
         "tree_copy_schedules={schedules} system_checkpoints={checkpoints} cuts={cuts} \
-         copied_beside_commits={beside} erased={erased}"
+         copied_beside_commits={beside} without_links={without_links} erased={erased}"
     );
     if campaign::case().is_none() {
         assert!(checkpoints > 3 * schedules, "{checkpoints} checkpoints");
         assert_eq!(cuts, 6 * schedules);
         assert!(beside > schedules / 4, "{beside} copies beside commits");
+        assert!(
+            without_links > schedules / 2,
+            "{without_links} without links"
+        );
         assert!(erased > schedules, "{erased} extents were erased");
     }
 }

@@ -259,7 +259,7 @@ fn model(own: &Counts) {
         let due = copier.records().rounds;
         let copy = copier.tree.begin_copy().expect("begins");
         let records = copier.records();
-        copy.write(COPY).expect("writes");
+        copy.write(COPY, false, &|| Ok(())).expect("writes");
         let rounds = copier.recover(&copier.disk, COPY, &records);
         assert!((due..=records.rounds).contains(&rounds), "{due} {rounds}");
         count(&counts, COPIES, u64::from(records.in_doubt));

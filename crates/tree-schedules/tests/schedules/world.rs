@@ -4,8 +4,10 @@ use crate::history::{Content, History, Script, all_keys};
 use basalt_env::sync::explore::{Counts, below, count, percent};
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
+use basalt_fs::FileSystem;
 use basalt_kv::codec::Compression;
-use basalt_sim::{CrashPolicy, SimFs, SimOptions};
+use basalt_sim::fault::{Fault, FaultFs, FaultKind};
+use basalt_sim::{CrashPolicy, OpKind, SimFs, SimOptions, When};
 use basalt_tree_schedules::{PageTree, TreeIter, TreeOptions, TreeSnapshot};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -37,11 +39,27 @@ pub fn options(leaf_delta_bytes: usize) -> TreeOptions {
 }
 
 pub fn environment(disk: &Arc<SimFs>) -> Env {
+    environment_over(disk.clone())
+}
+
+/// Returns an environment in which a disk has no links.
+fn environment_without_links(disk: &Arc<SimFs>) -> Env {
+    let faults = FaultFs::new(disk.clone(), 1);
+    faults.inject(Fault {
+        op: Some(OpKind::Link),
+        path: String::new(),
+        when: When::From(1),
+        kind: FaultKind::Unsupported,
+    });
+    environment_over(faults)
+}
+
+fn environment_over(fs: Arc<dyn FileSystem>) -> Env {
     let clock = Clock::manual(ManualClock::ticking(
         1_700_000_000_000,
         Duration::from_micros(20),
     ));
-    EnvBuilder::new(disk.clone())
+    EnvBuilder::new(fs)
         .threads(1)
         // An open must not draw the numbers of extents that the tree had before.
         .seed(below(u64::MAX))
@@ -148,8 +166,22 @@ pub struct World {
 impl World {
     /// Makes a tree, which may have a content before the first round.
     pub fn new(options: TreeOptions, script: Script, counts: &Counts) -> Arc<World> {
+        World::on_disk(options, script, counts, true)
+    }
+
+    /// Makes a world on a disk that may have no links.
+    pub fn on_disk(
+        options: TreeOptions,
+        script: Script,
+        counts: &Counts,
+        has_links: bool,
+    ) -> Arc<World> {
         let disk = disk();
-        let tree = open(&disk, DIR, &options);
+        let env = match has_links {
+            true => environment(&disk),
+            false => environment_without_links(&disk),
+        };
+        let tree = PageTree::open(&env, DIR, &options).expect("opens");
         for content in script.preload() {
             write_all(&tree, &content);
         }

@@ -4,13 +4,14 @@
 //! all pages of the extent are looked at. A page that the mapping table has is live. Of the others,
 //! the newest ones count: a leaf whose keys overlap those of a newer leaf is garbage.
 
-use super::{KeyBounds, Walk, is_damage, read_sparse};
+use super::{KeyBounds, Walk};
 use crate::mapping::{Delta, Pages, Part, State};
 use crate::page::{Page, PageKind};
 use crate::page_format::len_of_page_at;
 use crate::page_id::PageId;
 use crate::usage::{StreamKind, UsageTable};
-use basalt_fs::Result;
+use basalt_env::file_copy::read_sparse;
+use basalt_fs::{Bytes, Result};
 use basalt_stream::{EXTENT_HEADER, ExtentAddress, ExtentId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,20 +127,15 @@ impl Walk<'_> {
             len: (to - from) as u32,
         };
         let whole = page_at(0, (end - begin) as usize);
-        let read = |offset: u64, len: usize| {
-            (self.storage.base).read(ExtentAddress { extent, offset }, len)
-        };
-        let bytes = match read(whole.address().offset, whole.len as usize) {
-            Ok(bytes) => bytes,
-            Err(e) if is_damage(&e) => {
-                let bytes = read_sparse(u64::from(begin), whole.len as usize, &read)?;
-                if bytes.iter().all(|byte| *byte == 0) {
-                    return each(self, whole, Err(e.to_string()));
-                }
-                bytes
+        let mut bytes = match self.readable_bytes(extent, begin, whole.len) {
+            Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => {
+                return each(self, whole, Err("nothing is left here".to_string()));
             }
-            Err(e) => return Err(e),
+            bytes => bytes?,
         };
+        // Where the file ends before, as where a block cannot be read.
+        bytes.resize(whole.len as usize, 0);
+        let bytes = Bytes::from(bytes);
         let len_at = |at: usize| {
             let offset = u64::from(begin) + at as u64;
             len_of_page_at(ExtentAddress { extent, offset }, &bytes[at..])
@@ -163,6 +159,21 @@ impl Walk<'_> {
             at = next;
         }
         Ok(())
+    }
+
+    /// Returns bytes of an extent, fewer if the file ends before. Blocks that cannot be read
+    /// because of damage are zeros.
+    fn readable_bytes(&self, extent: ExtentId, begin: u32, len: u32) -> Result<Vec<u8>> {
+        let extents = self.storage.base.extents();
+        let limit = extents.iter().find(|e| e.id == extent).map_or(0, |e| e.len);
+        let len_at = |at: u64, len: usize| len.min(limit.saturating_sub(at) as usize);
+        let read = |offset: u64, len: usize| match len_at(offset, len) {
+            0 => Ok(Bytes::new()),
+            len => (self.storage.base).read(ExtentAddress { extent, offset }, len),
+        };
+        let begin = u64::from(begin);
+        let bytes = read_sparse(begin, len_at(begin, len as usize), &read)?;
+        Ok(bytes.to_vec())
     }
 
     /// Returns the extents without ranges that have live pages which were not met, and the bytes of
@@ -193,6 +204,18 @@ impl Walk<'_> {
         let mut damaged: Vec<(PageId, String)> = Vec::new();
         let mut taken: Vec<PageId> = Vec::new();
         let mut extents = self.storage.base.extents();
+        for (extent, bytes) in &unmet {
+            if extents.iter().all(|there| there.id != *extent) {
+                let offset = EXTENT_HEADER as u32;
+                let len = u32::try_from(*bytes).unwrap_or(u32::MAX - offset);
+                let of_all = PageId {
+                    extent: *extent,
+                    offset,
+                    len,
+                };
+                damaged.push((of_all, "the file is missing".to_string()));
+            }
+        }
         extents.retain(|extent| unmet.contains_key(&extent.id));
         for extent in extents {
             let begin = EXTENT_HEADER as u32;

@@ -120,24 +120,135 @@ fn what_a_damaged_page_had_is_named_and_nothing_else_is_lost() {
         storage.abandon().unwrap();
         let (saved, lost) = salvaged(&fs);
         assert_eq!(is_sound, lost.is_empty(), "seed {seed}: {lost:?}");
-        let keys = model.keys().chain(saved.keys());
-        for key in keys {
-            let is_lost = lost.iter().any(|lost| {
-                lost.from.as_ref().is_none_or(|from| from <= key)
-                    && lost.to.as_ref().is_none_or(|to| key < to)
-            });
-            if !is_lost {
-                let (found, expected) = (saved.get(key), model.get(key));
-                assert_eq!(
-                    found,
-                    expected,
-                    "seed {seed}: {} of {lost:?}",
-                    key.escape_ascii()
-                );
-            }
-        }
+        assert_rest_is_kept(seed, &model, &saved, &lost);
     }
     assert!(of_index_pages > 0, "no root was lost");
+}
+
+/// Asserts that each key which no loss names is as in the model.
+fn assert_rest_is_kept(seed: u64, model: &Content, saved: &Content, lost: &[LostPages]) {
+    for key in model.keys().chain(saved.keys()) {
+        let is_lost = lost.iter().any(|lost| {
+            lost.from.as_ref().is_none_or(|from| from <= key)
+                && lost.to.as_ref().is_none_or(|to| key < to)
+        });
+        let (found, expected) = (saved.get(key), model.get(key));
+        assert!(
+            is_lost || found == expected,
+            "seed {seed}: {} of {lost:?}",
+            key.escape_ascii()
+        );
+    }
+}
+
+/// The logs say what was in an extent that is gone, and all others are kept.
+#[test]
+fn a_missing_or_short_extent_loses_its_pages_alone() {
+    let (mut cases, mut kept, mut without_loss, mut checked) = (0, 0, 0, 0);
+    for seed in 0..40 * scale() {
+        cases += 1;
+        let (fs, model) = made(5000 + seed);
+        let random = Random::from_seed(seed);
+        let env = Env::for_tests(fs.clone(), 1);
+        let mut files: Vec<PathBuf> = Vec::new();
+        for name in [BASE, DELTA] {
+            let found = Stream::extent_files(&env, Path::new(DIR).join(name)).unwrap();
+            files.extend(found.into_iter().map(|(_, path)| path));
+        }
+        let file = &files[random.below(files.len() as u64) as usize];
+        let len = fs.read_all(file).unwrap().len() as u64;
+        let is_removed = random.below(3) == 0;
+        match is_removed {
+            true => fs.remove(file).unwrap(),
+            false => fs.truncate(file, random.below(len)).unwrap(),
+        }
+        let found = PageTree::check(&env, DIR, &options(), &|_| true).unwrap();
+        // Even if no page is in it: the tree is not opened for writing.
+        assert!(!is_removed || !found.damage.is_empty(), "seed {seed}");
+        let opens = Storage::open_read_only(&env, Path::new(DIR), &options(), &|_| true);
+        opens.unwrap().abandon().unwrap();
+        if !found.damage.is_empty() {
+            checked += 1;
+            let name = file.file_name().unwrap().to_str().unwrap();
+            for e in &found.damage {
+                assert!(e.to_string().contains(name), "seed {seed}: {e}");
+            }
+        }
+        let (saved, lost) = salvaged(&fs);
+        assert_rest_is_kept(seed, &model, &saved, &lost);
+        let is_all = |lost: &LostPages| lost.from.is_none() && lost.to.is_none();
+        kept += u32::from(!saved.is_empty() && !lost.iter().any(is_all));
+        without_loss += u32::from(lost.is_empty());
+        assert!(lost.is_empty() || !found.damage.is_empty(), "seed {seed}");
+    }
+    println!("cases={cases} kept={kept} without_loss={without_loss} checked={checked}");
+    assert!(2 * kept > cases && without_loss > 0 && 2 * checked > cases);
+}
+
+/// A tree is not opened for writing without an extent that its stream names, so a check must report
+/// it even if no page is in it.
+#[test]
+fn a_missing_extent_without_pages_is_reported() {
+    let mut removed = 0;
+    for seed in 0..20 * scale() {
+        let (fs, mut model) = made(7000 + seed);
+        let random = Random::from_seed(seed);
+        let mut storage = open(&fs).unwrap();
+        for (n, step) in history(&random, 20).iter().enumerate() {
+            // A reader that keeps extents from their erasure.
+            let view = storage.view();
+            run(&mut storage, &fs, step, n as u64).unwrap();
+            apply(&mut model, step);
+            drop(view);
+        }
+        storage.abandon().unwrap();
+        drop(storage);
+        let env = Env::for_tests(fs.clone(), 1);
+        let reader = Storage::open_read_only(&env, Path::new(DIR), &options(), &|_| true).unwrap();
+        let dead = reader.inspect_extents();
+        reader.abandon().unwrap();
+        let Some(dead) = dead.iter().find(|of| of.valid_bytes == 0 && of.is_sealed) else {
+            continue;
+        };
+        fs.remove(&Path::new(DIR).join(&dead.file)).unwrap();
+        removed += 1;
+        let found = PageTree::check(&env, DIR, &options(), &|_| true).unwrap();
+        assert_eq!(found.damage.len(), 1, "seed {seed}: {:?}", found.damage);
+        let (saved, lost) = salvaged(&fs);
+        assert_eq!(lost, [], "seed {seed}");
+        assert!(saved == model, "seed {seed}");
+    }
+    println!("removed={removed}");
+    assert!(removed > 0, "no extent was without pages");
+}
+
+/// The logs say which pages count. The extents are in the directory.
+#[test]
+fn a_lost_list_of_extents_loses_nothing() {
+    for seed in 0..20 * scale() {
+        let (fs, model) = made(6000 + seed);
+        let random = Random::from_seed(seed);
+        let env = Env::for_tests(fs.clone(), 1);
+        for name in [BASE, DELTA] {
+            let dir = Path::new(DIR).join(name);
+            let entries = fs.list(&dir).unwrap();
+            let of_list = |name: &String| !name.ends_with(".extent");
+            let lists: Vec<String> = entries.into_iter().map(|e| e.name).collect();
+            let lists: Vec<&String> = lists.iter().filter(|name| of_list(name)).collect();
+            let list = dir.join(lists[random.below(lists.len() as u64) as usize]);
+            match random.below(2) {
+                0 => fs.remove(&list).unwrap(),
+                _ => fs.truncate(&list, 20).unwrap(),
+            }
+        }
+        let found = PageTree::check(&env, DIR, &options(), &|_| true).unwrap();
+        assert!(!found.damage.is_empty(), "seed {seed}");
+        let e = PageTree::open(&env, DIR, &options()).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Corruption, "seed {seed}: {e}");
+        let (saved, lost) = salvaged(&fs);
+        assert_eq!(lost, [], "seed {seed}");
+        assert!(saved == model, "seed {seed}");
+    }
 }
 
 /// The leaves below a damaged index page are in extents without ranges, beside garbage. The newest

@@ -174,7 +174,7 @@ fn pages_that_a_copy_needs_stay() {
     // Before the copy has its names, the views that it holds keep the pages.
     of.overwrite(10);
     of.env.fs().create_dir("copies".as_ref()).unwrap();
-    copy.write("copies/1").unwrap();
+    copy.write("copies/1", false, &|| Ok(())).unwrap();
     of.overwrite(30);
     let copied = PageTree::open(&of.env, "copies/1", &without_collections()).unwrap();
     copied.verify().unwrap();
@@ -191,7 +191,7 @@ fn the_garbage_of_a_removed_copy_is_given_back() {
     of.overwrite(10);
     of.env.fs().create_dir("copies".as_ref()).unwrap();
     let copy = of.tree.begin_copy().unwrap();
-    copy.write("copies/1").unwrap();
+    copy.write("copies/1", false, &|| Ok(())).unwrap();
     let copied: Vec<String> = (of.tree.inspect_extents().into_iter())
         .filter(|extent| extent.is_sealed)
         .map(|extent| extent.file)
