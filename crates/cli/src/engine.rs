@@ -2,7 +2,8 @@
 //! created, and stays, so a command on an existing store finds it in the manifest.
 
 use crate::budget::Budget;
-use crate::location::StoreEngine;
+use crate::failure::Failure;
+use crate::location::{Access, StoreEngine, StoreLocation};
 use basalt::{Db, Env, Options, TreeOptions};
 use basalt_server::{engine_defaults, fit_families};
 use std::collections::BTreeMap;
@@ -12,11 +13,25 @@ use std::path::Path;
 /// that are made in an existing store get the engine of its default family.
 ///
 /// A manifest that cannot be read changes no options: opening the store then reports the cause.
-pub fn options(env: &Env, dir: &Path, engine: StoreEngine, budget: Option<&Budget>) -> Options {
+///
+/// Fails if the flags name levels of tables, and the store is in pages. The engine itself takes an
+/// option without pages for no wish.
+pub fn options(
+    place: &StoreLocation,
+    (env, dir): (&Env, &Path),
+    access: Access,
+    budget: Option<&Budget>,
+) -> Result<Options, Failure> {
     let options = budget.map_or_else(engine_defaults, Budget::engine);
     let pages = budget.map_or_else(TreeOptions::default, |b| b.separation.pages());
     let found = Db::families_of_closed(env, dir).unwrap_or_default();
-    fit(options, &found, engine, &pages)
+    let engine = access.engine();
+    if engine == Some(StoreEngine::Lsm) && is_in_pages(&found) {
+        return Err(Failure::new(format!(
+            "the store in {place} is kept in pages; leave --engine lsm out, or export its entries and load them into a new store"
+        )));
+    }
+    Ok(fit(options, &found, engine, &pages))
 }
 
 /// Returns true if the default family of a store is in pages.
@@ -30,10 +45,10 @@ fn is_in_pages(found: &BTreeMap<String, bool>) -> bool {
 fn fit(
     mut options: Options,
     found: &BTreeMap<String, bool>,
-    engine: StoreEngine,
+    engine: Option<StoreEngine>,
     pages: &TreeOptions,
 ) -> Options {
-    if engine == StoreEngine::Tree && !is_in_pages(found) {
+    if engine == Some(StoreEngine::Tree) && !is_in_pages(found) {
         options.default_family = options.default_family.pages(Some(pages.clone()));
     }
     fit_families(options, found, pages)

@@ -23,10 +23,9 @@ pub struct StoreLocation {
 }
 
 /// The engines of `--engine`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreEngine {
     /// Levels of sorted tables, with large values in blob files
-    #[default]
     Lsm,
     /// A tree of pages, with large values in blob files
     Tree,
@@ -48,10 +47,10 @@ pub struct Make {
     /// Make a missing store with this engine
     ///
     /// The engine is that of a store that is created, and of all families that are made in it
-    /// later. An existing store keeps its own engine. With `tree`, keys are in a tree of pages: see
-    /// docs/tree.md.
-    #[arg(long, value_enum, value_name = "ENGINE", default_value = "lsm")]
-    pub engine: StoreEngine,
+    /// later. Without the flag, it is `lsm`. An existing store keeps its own engine, and refuses
+    /// another one. With `tree`, keys are in a tree of pages: see docs/tree.md.
+    #[arg(long, value_enum, value_name = "ENGINE")]
+    pub engine: Option<StoreEngine>,
 }
 
 /// The access that a command needs.
@@ -74,9 +73,9 @@ impl Access {
         }
     }
 
-    /// Returns the engine of a store that the command makes.
-    pub fn engine(self) -> StoreEngine {
-        self.make().map(|make| make.engine).unwrap_or_default()
+    /// Returns the engine that the flags name.
+    pub fn engine(self) -> Option<StoreEngine> {
+        self.make().and_then(|make| make.engine)
     }
 }
 
@@ -109,7 +108,11 @@ impl StoreLocation {
             None => format!("--dir {}", self.dir.display()),
             Some(image) if self.dir == Path::new(DIR) => format!("--image {}", image.display()),
             Some(image) => {
-                format!("--image {} --dir {}", image.display(), self.dir.display())
+                let dir = match self.dir.as_os_str().is_empty() {
+                    true => Path::new("."),
+                    false => &self.dir,
+                };
+                format!("--image {} --dir {}", image.display(), dir.display())
             }
         }
     }

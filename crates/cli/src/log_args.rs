@@ -1,6 +1,6 @@
 //! The command line of `log`.
 
-use crate::location::{Make, StoreEngine};
+use crate::location::Make;
 use basalt_bench::flags::parse_size;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
@@ -387,7 +387,7 @@ impl Append {
             allow_nonempty_dir: self.allow_nonempty_dir,
             size: self.size,
             sparse: false,
-            engine: StoreEngine::default(),
+            engine: None,
         }
     }
 }

@@ -34,7 +34,7 @@ pub fn serve(args: args::Serve) -> Outcome {
     let taken = Listening::begin(&options).map_err(|e| Failure::store(place, e))?;
     let access = Access::Write(args.make);
     let (env, path) = environment(place, access, Some(&args.budget))?;
-    options.engine = engine::options(&env, &path, access.engine(), Some(&args.budget))
+    options.engine = engine::options(place, (&env, &path), access, Some(&args.budget))?
         .allow_nonempty_dir(args.make.allow_nonempty_dir);
     options.dir = path;
     basalt_server::serve_on(taken, &env, options, |listening| {

@@ -189,7 +189,7 @@ pub fn environment_for_logs(
             });
         }
         // The manifest of the store must name the logs before anything is in them.
-        let tables = engine::options(&env, &dir, access.engine(), None);
+        let tables = engine::options(place, (&env, &dir), access, None)?;
         let options = store_options(Retired::default().add_to(tables));
         let store = basalt::Store::open(&env, &dir, options);
         let made = store.and_then(|store| store.logs().and_then(|_| store.close()));
@@ -329,7 +329,7 @@ fn any_environment(
 /// Opens a store with all of its engines.
 pub fn open_all(place: &StoreLocation, access: Access) -> Result<basalt::Store, Failure> {
     let (env, path) = environment(place, access, None)?;
-    let tables = engine::options(&env, &path, access.engine(), None)
+    let tables = engine::options(place, (&env, &path), access, None)?
         .create_if_missing(access.make().is_some());
     let options = store_options(Retired::default().add_to(tables));
     let opened = match access {
@@ -357,7 +357,7 @@ fn open_tables(
 ) -> Result<(Db, Options), Failure> {
     let (env, path) = environment(place, access, budget)?;
     let retired = Retired::default();
-    let options = engine::options(&env, &path, access.engine(), budget)
+    let options = engine::options(place, (&env, &path), access, budget)?
         .create_if_missing(access.make().is_some())
         .allow_nonempty_dir(access.make().is_some_and(|m| m.allow_nonempty_dir));
     let options = retired.add_to(options);

@@ -202,7 +202,11 @@ fn the_engine_of_an_existing_store_stays() {
     s.run_with("load", ["--engine", "tree", "--min-blob-size", "0"], b"")
         .ok();
     expect_pages(&s);
-    s.run("put", ["--engine", "lsm", "k", "v"]).ok();
+    s.run("put", ["--engine", "lsm", "k", "v"]).fails(
+        2,
+        &["the store in db is kept in pages", "leave --engine lsm out"],
+    );
+    s.run("put", ["k", "v"]).ok();
     expect_pages(&s);
     let s = Scratch::new("tree-on-lsm");
     s.run("put", ["k", "v"]).ok();

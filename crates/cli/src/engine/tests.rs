@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn fitted(found: &[(&str, bool)], engine: StoreEngine) -> Options {
+fn fitted(found: &[(&str, bool)], engine: Option<StoreEngine>) -> Options {
     let found = found.iter().map(|(name, pages)| (name.to_string(), *pages));
     fit(
         engine_defaults(),
@@ -20,9 +20,9 @@ fn parts(options: &Options, family: &str) -> (bool, bool) {
 
 #[test]
 fn a_new_store_has_the_engine_of_the_flag() {
-    let lsm = fitted(&[], StoreEngine::Lsm);
+    let lsm = fitted(&[], None);
     assert_eq!(parts(&lsm, DEFAULT), (false, true));
-    let tree = fitted(&[], StoreEngine::Tree);
+    let tree = fitted(&[], Some(StoreEngine::Tree));
     assert_eq!(parts(&tree, DEFAULT), (true, true));
     assert_eq!(parts(&tree, "new"), (true, true));
 }
@@ -30,14 +30,14 @@ fn a_new_store_has_the_engine_of_the_flag() {
 #[test]
 fn an_existing_store_keeps_the_engine_of_each_family() {
     let found = [(DEFAULT, true), ("levels", false), ("pages", true)];
-    for engine in [StoreEngine::Lsm, StoreEngine::Tree] {
+    for engine in [None, Some(StoreEngine::Tree)] {
         let options = fitted(&found, engine);
         assert_eq!(parts(&options, DEFAULT), (true, true));
         assert_eq!(parts(&options, "new"), (true, true));
         assert_eq!(parts(&options, "levels"), (false, true));
         assert_eq!(parts(&options, "pages"), (true, true));
     }
-    let options = fitted(&[(DEFAULT, false), ("pages", true)], StoreEngine::Lsm);
+    let options = fitted(&[(DEFAULT, false), ("pages", true)], None);
     assert_eq!(parts(&options, DEFAULT), (false, true));
     assert_eq!(parts(&options, "new"), (false, true));
     assert_eq!(parts(&options, "pages"), (true, true));
@@ -45,6 +45,6 @@ fn an_existing_store_keeps_the_engine_of_each_family() {
 
 #[test]
 fn an_engine_that_the_flag_asks_for_is_left_to_the_engine_to_refuse() {
-    let options = fitted(&[(DEFAULT, false)], StoreEngine::Tree);
+    let options = fitted(&[(DEFAULT, false)], Some(StoreEngine::Tree));
     assert!(parts(&options, DEFAULT).0);
 }
