@@ -441,7 +441,8 @@ pub struct Compact {
     /// Compact only this column family [default: all]
     #[arg(long, value_name = "NAME")]
     pub family: Option<String>,
-    /// Compact the lowest level, where most data is, in this mode
+    /// Compact the lowest level, where most data is, in this mode. A family in pages has no levels:
+    /// all of its leaves are written again
     #[arg(long, value_enum, default_value = "force")]
     pub bottommost: Bottommost,
     /// Relocate large values as well, side by side in the order of their keys: long scans then read

@@ -232,8 +232,9 @@ fn the_server_works_over_pages() {
         server.reply(&["XADD", "events", "1-1", "f", "v"]),
         "$3\r\n1-1\r\n"
     );
-    let info = server.reply(&["INFO", "basalt"]);
+    let info = server.reply(&["INFO"]);
     for part in [
+        "basalt_engine:tree\r\n",
         "redis_keys_pages:",
         "redis_keys_page_extents:",
         "redis_keys_page_writes:",

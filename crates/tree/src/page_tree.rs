@@ -126,19 +126,20 @@ impl PageTree {
             ];
             kinds.contains(&e.kind())
         };
-        let (mut bytes, mut note) = (0, None);
+        let (mut files, mut bytes, mut note) = (0, 0, None);
         let mut damage = Vec::new();
         let log_options = LogEngineOptions::default();
         let logs = path.join(LOGS);
         let mut progress = |_, total| bytes = total;
         match LogEngine::check(env, &logs, &log_options, &mut progress) {
-            Ok(found) => damage = found.damage,
+            Ok(found) => (files, damage) = (found.files, found.damage),
             Err(e) if is_damage(&e) => damage.push(e),
             Err(e) => return Err(e),
         }
         let tree = PageTree::open_read_only(env, path, options, keep);
         let mut counts = PageCounts::default();
         let verified = tree.and_then(|tree| {
+            files += tree.storage.inspect_extents().len() as u64;
             bytes += tree.stats().extent_bytes();
             note = Some(tree.note());
             let survey = tree.storage.survey();
@@ -161,6 +162,7 @@ impl PageTree {
             Err(e) => return Err(e),
         }
         Ok(TreeCheck {
+            files,
             bytes,
             note,
             damage,
@@ -572,6 +574,8 @@ fn known(kind: u8) -> Result<Kind> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TreeCheck {
+    /// Number of extents, and of files of the system log, that were read.
+    pub files: u64,
     /// Bytes of the tree's files.
     pub bytes: u64,
     /// The note of the last write that had one, if the tree can be opened.

@@ -67,7 +67,7 @@ pub fn counts_json(counts: &PageCounts) -> Value {
 
 fn family_json((name, found): &(String, TreeCheck)) -> Value {
     json!({
-        "name": name, "sound": found.damage.is_empty(), "bytes": found.bytes,
+        "name": name, "sound": found.damage.is_empty(), "files": found.files, "bytes": found.bytes,
         "counts": counts_json(&found.counts), "damage": damage_json(&found.damage),
     })
 }
@@ -78,7 +78,8 @@ fn text(place: &StoreLocation, checked: &[(String, TreeCheck)], places: u64) -> 
         for e in &found.damage {
             let _ = writeln!(text, "damage: {}", strip_repair_advice(&e.to_string()));
         }
-        let of_files = human_bytes(found.bytes);
+        let files = count(found.files, "file", "files");
+        let bytes = human_bytes(found.bytes);
         let read = match found.damage.is_empty() {
             true => "",
             false => "as far as they can be read, ",
@@ -86,7 +87,7 @@ fn text(place: &StoreLocation, checked: &[(String, TreeCheck)], places: u64) -> 
         let counted = counted(&found.counts);
         let _ = writeln!(
             text,
-            "family {name}: {read}{counted}, in {of_files} of files"
+            "family {name}: {read}{counted}, in {files} of {bytes}"
         );
     }
     let families = count(checked.len() as u64, "family in pages", "families in pages");

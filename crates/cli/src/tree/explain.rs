@@ -175,7 +175,7 @@ fn page_steps(pages: &PageExplanation, explained: &ReadExplanation, steps: &mut 
     }
     let _ = writeln!(
         steps.text,
-        "With an empty cache, a lookup in the pages costs {} of {}.",
+        "With an empty cache, a lookup in the pages costs {} of {}: the heads of the leaf's pages are read together, and small pages whole.",
         count(pages.device_reads, "device read", "device reads"),
         human_bytes(pages.device_bytes)
     );
@@ -194,7 +194,7 @@ fn page_text(page: &ExplainedPage, explained: &ReadExplanation) -> String {
     let verdict = match &page.verdict {
         PageVerdict::OutsidePart => "not read, because the key is outside of its part".to_string(),
         PageVerdict::FilteredOut => {
-            "its filter says that it does not have the key, so only its head is read".to_string()
+            "its filter says that it does not have the key, so only its head is needed".to_string()
         }
         PageVerdict::Absent if page.is_base => "no entry of the key".to_string(),
         PageVerdict::Absent => "no entry of the key, so an older page is needed".to_string(),

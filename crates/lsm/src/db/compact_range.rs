@@ -44,7 +44,8 @@ pub struct CompactOptions {
     pub from: Option<Vec<u8>>,
     /// Last user key, exclusive; `None` ends after the last key of the family.
     pub to: Option<Vec<u8>>,
-    /// Treatment of the deepest level. Default: rewritten.
+    /// Treatment of the deepest level. Default: rewritten. A family in pages has no levels: all of
+    /// its leaves in the range are written again in any case.
     pub bottommost: Bottommost,
     /// Relocate the range's values that are in blob files: write them again in the order of their
     /// keys, so that scans read them in long stretches. A merge relocates values of the files of

@@ -2,6 +2,7 @@
 
 use super::client::REDIS_VERSION;
 use super::{CommandResult, Context, Count, Executor, Outcome};
+use crate::layout::KEYS_FAMILY;
 use crate::resp::request::Request;
 use basalt::{PageTreeStats, Stats};
 use std::fmt::Write as _;
@@ -54,6 +55,13 @@ fn server(e: &mut Executor, out: &mut String) {
     line!(out, "redis_version:{REDIS_VERSION}");
     line!(out, "redis_mode:standalone");
     line!(out, "basalt_version:{}", env!("CARGO_PKG_VERSION"));
+    let families = e.keys.store().stats().families;
+    let of_keys = families.iter().find(|f| f.name == KEYS_FAMILY);
+    let engine = match of_keys.is_some_and(|f| f.pages.is_some()) {
+        true => "tree",
+        false => "lsm",
+    };
+    line!(out, "basalt_engine:{engine}");
     line!(
         out,
         "os:{} {}",

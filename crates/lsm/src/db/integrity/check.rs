@@ -301,7 +301,7 @@ impl StoreWalk<'_, '_> {
     fn tables(&mut self, options: &Options, catalog: &Catalog) -> Result<()> {
         let families = bind_families(catalog, options)?;
         for (id, found) in pages::check(self.env, self.dir, catalog, &families)? {
-            self.report.files += 1;
+            self.report.files += found.files;
             if !found.damage.is_empty() {
                 self.bad_trees.insert(id);
             }
