@@ -9,7 +9,7 @@ use crate::log_report;
 use crate::output::print_report;
 use crate::progress::{self, count, count_entries, human_bytes};
 use crate::store::{Access, environment};
-use basalt::{Db, ErrorKind, KeyRange, Loss, Options, Store, StoreOptions};
+use basalt::{Db, EngineKind, ErrorKind, KeyRange, Loss, Options, Store, StoreOptions};
 use basalt_server::catalog;
 use basalt_server::layout::{KEYS_FAMILY, catalog_start};
 use basalt_server::stream_check::{StreamWithoutLog, streams_without_log};
@@ -35,6 +35,7 @@ pub fn check(args: args::Check) -> Outcome {
     let place = &args.store;
     let (env, path) = environment(place, Access::Read, None)?;
     let bar = progress::bytes("checking", Some(0));
+    let logs_dir = path.join(EngineKind::Logs.directory());
     let checked = Store::check(&env, path, &StoreOptions::default(), &mut moves(&bar));
     drop(env);
     bar.finish_and_clear();
@@ -43,7 +44,7 @@ pub fn check(args: args::Check) -> Outcome {
     if report.damage.is_empty() && report.files > 0 {
         report.damage.extend(catalog_damage(place)?);
     }
-    let of_missing_logs = |e: &basalt::Error| e.path().is_some_and(|path| path.ends_with("logs"));
+    let of_missing_logs = |e: &basalt::Error| e.path() == Some(&*logs_dir);
     let streams = match &logs {
         Some(logs) if report.damage.is_empty() && !log_report::is_of_later_version(logs) => {
             lost_streams(place, &logs.log_names)?
@@ -201,10 +202,11 @@ fn repair_catalog(place: &StoreLocation, losses: &[Loss]) -> Result<Vec<String>,
             .as_deref()
             .is_none_or(|name| name == KEYS_FAMILY);
         let reaches = |range: &KeyRange| range.to.as_ref().is_none_or(|to| to[..] >= first[..]);
-        family
-            && (loss.keys.as_ref().is_some_and(reaches)
-                || loss.seqs.is_some()
-                || loss.older_may_reappear)
+        let in_reach = match &loss.keys {
+            Some(range) => reaches(range),
+            None => loss.older_may_reappear,
+        };
+        family && (in_reach || loss.seqs.is_some())
     });
     if !doubtful && catalog_damage(place)?.is_none() {
         return Ok(Vec::new());
@@ -265,7 +267,7 @@ pub fn repair(args: args::Repair) -> Outcome {
                 "tables_written": report.tables_written,
                 "trees_kept": report.trees_kept, "trees_written": report.trees_written,
                 "blobs_kept": report.blobs_kept, "blobs_written": report.blobs_written,
-                "entries_kept": report.entries_kept, "lost": report.lost, "set_aside": report.set_aside,
+                "entries_kept": report.entries_kept, "lost": report.lost, "notes": report.notes, "set_aside": report.set_aside,
                 "logs": logs.as_ref().map(log_report::repair_json), "streams_without_log": streams_json(&streams),
             })
         )
@@ -273,6 +275,9 @@ pub fn repair(args: args::Repair) -> Outcome {
         let mut text = String::new();
         for lost in &report.lost {
             let _ = writeln!(text, "lost: {lost}");
+        }
+        for note in &report.notes {
+            let _ = writeln!(text, "note: {note}");
         }
         for name in &report.set_aside {
             let _ = writeln!(text, "moved aside: {name}");

@@ -9,13 +9,14 @@ use basalt_server::{engine_defaults, fit_families};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Returns the options for the store in a directory, or for a new store with this engine. Families
+/// Returns the options for the store in a directory, or for a new store with the engine of the
+/// flags. Families
 /// that are made in an existing store get the engine of its default family.
 ///
 /// A manifest that cannot be read changes no options: opening the store then reports the cause.
 ///
-/// Fails if the flags name levels of tables, and the store is in pages. The engine itself takes an
-/// option without pages for no wish.
+/// Errors: if the flags say `--engine lsm`, and the store is kept in pages. This function checks
+/// it, because options without pages do not make the engine refuse such a store.
 pub fn options(
     place: &StoreLocation,
     (env, dir): (&Env, &Path),

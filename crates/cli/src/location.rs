@@ -44,11 +44,11 @@ pub struct Make {
     /// and each first write of a block costs a change of the kernel's metadata
     #[arg(long, requires = "size")]
     pub sparse: bool,
-    /// Make a missing store with this engine
+    /// Make a missing store with this engine [default: lsm]
     ///
     /// The engine is that of a store that is created, and of all families that are made in it
-    /// later. Without the flag, it is `lsm`. An existing store keeps its own engine, and refuses
-    /// another one. With `tree`, keys are in a tree of pages: see docs/tree.md.
+    /// later. An existing store keeps its own engine, and a command that names the other one
+    /// fails. With `tree`, keys are in a tree of pages: see docs/tree.md.
     #[arg(long, value_enum, value_name = "ENGINE")]
     pub engine: Option<StoreEngine>,
 }

@@ -153,6 +153,11 @@ pub fn environment_for_logs(
         Err(failure @ Failure::Message(..)) => lost_logs(place, access).ok_or(failure)?,
         opened => opened?,
     };
+    if access != Access::Read && are_of_tree(&env, &path) {
+        return Err(Failure::new(format!(
+            "{place} has the logs of a tree of pages, which only the tree changes; `basalt tree` shows what is in the tree"
+        )));
+    }
     let Some(dir) = store_of_keys(&env, &path) else {
         return Ok(LogsLocation {
             env,
@@ -221,6 +226,17 @@ pub fn environment_for_logs(
         missing,
         _lock: held,
     })
+}
+
+/// Returns true if a path names the logs of a tree of pages: they are beside the streams of pages.
+fn are_of_tree(env: &Env, path: &Path) -> bool {
+    let is_named = path.file_name() == Some(OsStr::new(EngineKind::Logs.directory()));
+    let Some(tree) = path.parent().filter(|_| is_named) else {
+        return false;
+    };
+    let beside = env.fs().list(tree).unwrap_or_default();
+    let has = |name: &str| beside.iter().any(|e| e.is_dir && e.name == name);
+    has("base") && has("delta")
 }
 
 /// Returns the directory of the store of keys whose logs a path names: the path itself, or the

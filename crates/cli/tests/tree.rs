@@ -281,7 +281,7 @@ fn a_missing_extent_is_damage_of_its_pages() {
     let ran = run(&s, &["explain", "db", "k0010"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.text().contains("A read fails: "), "{}", ran.text());
-    // What is elsewhere is read. Nothing is written beside damage.
+    // Keys in other extents can be read. Writes fail until a repair.
     assert!(s.run("get", ["k0500"]).text().contains(&value(500)));
     s.run("get", ["k0010"]).fails(2, &["is damaged", "missing"]);
     s.run("stats", ["--json"]).ok();
@@ -295,7 +295,66 @@ fn a_missing_extent_is_damage_of_its_pages() {
 }
 
 #[test]
-fn of_a_cut_extent_the_rest_is_kept() {
+fn a_tree_without_logs_is_damaged_and_not_touched() {
+    let s = filled("tree-logs");
+    for (name, _) in tree(&s.path("db")) {
+        if name.starts_with("pages/1/logs") {
+            std::fs::remove_file(s.path("db").join(name)).unwrap();
+        }
+    }
+    let before = tree(&s.path("db"));
+    let ran = s.run("check", ["--json"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let report: Value = serde_json::from_slice(&ran.out).unwrap();
+    let damage = report["damage"].as_array().unwrap();
+    assert!(damage[0].to_string().contains("pages/1/logs"), "{report:#}");
+    s.run("put", ["k0500", "v"])
+        .fails(2, &["is damaged", "pages/1", "basalt check"]);
+    let now = tree(&s.path("db"));
+    let of_tree = |files: &[(PathBuf, Vec<u8>)]| -> Vec<PathBuf> {
+        let names = files.iter().map(|(name, _)| name.clone());
+        names.filter(|name| name.starts_with("pages/1")).collect()
+    };
+    assert_eq!(of_tree(&now), of_tree(&before));
+    let ran = s.run("repair", ["--yes"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.text().contains("note: pages/1: "), "{}", ran.text());
+    assert!(s.run("get", ["k0010"]).text().contains("newer"));
+}
+
+#[test]
+fn the_logs_of_a_tree_are_no_logs_of_users() {
+    let s = filled("tree-log-tool");
+    for args in [
+        &["append", "db/pages/1/logs", "mine", "x"][..],
+        &["rm", "db/pages/1/logs", "checkpoint", "--yes"],
+    ] {
+        let args = [&["log"], args].concat();
+        s.run_plain(args)
+            .fails(2, &["the logs of a tree of pages", "basalt tree"]);
+    }
+    s.run_plain(["log", "ls", "db/pages/1/logs"]).ok();
+    s.run("check", ["--json"]).ok();
+}
+
+/// The name is in the tree, too, so that Redis clients find their keys.
+#[test]
+fn keys_in_pages_are_found_after_a_lost_manifest() {
+    let s = filled("tree-manifest");
+    for (name, _) in tree(&s.path("db")) {
+        if name.to_string_lossy().starts_with("MANIFEST") {
+            std::fs::remove_file(s.path("db").join(name)).unwrap();
+        }
+    }
+    let ran = s.run("repair", ["--yes"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(!ran.text().contains("kept 0 "), "{}", ran.text());
+    assert!(s.run("get", ["k0010"]).text().contains("newer"));
+    assert!(s.run("get", ["k0500"]).text().contains(&value(500)));
+}
+
+#[test]
+fn the_rest_of_a_truncated_extent_is_kept() {
     let s = filled("tree-cut");
     let all = dump(&s, &[]);
     let leaves = nodes(&all, "redis.keys", "leaf");

@@ -3,7 +3,9 @@
 use crate::{Env, IoPriority};
 use basalt_fs::{Bytes, Error, ErrorKind, File, Intent, Result};
 use std::io::IoSlice;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes of one piece in which files are copied.
 const PIECE: usize = 1 << 20;
@@ -20,12 +22,14 @@ pub fn copy_file(
     len: u64,
     each: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    copy_with(env, from, to, len, each, &|at, len| file.read(at, len))
+    let read = |at, len| file.read(at, len);
+    copy_with(env, from, to, len, each, &read).map(drop)
 }
 
-/// Copies a file of which ranges may have been released, as [`copy_file`] does. Blocks that cannot
-/// be read because they were released, or are damaged, are zeros in the copy. The caller's own
-/// checksums must tell the two apart.
+/// Copies a file of which ranges may have been released, as [`copy_file`] does. A block whose read
+/// fails with `Corruption` is zeros in the copy. The caller's own
+/// checksums must distinguish a released block from a damaged one. Blocks of zeros take no space in
+/// the copy, if the filesystem has files with holes.
 pub fn copy_sparse_file(
     env: &Env,
     (file, from): (&dyn File, &Path),
@@ -33,25 +37,37 @@ pub fn copy_sparse_file(
     len: u64,
     each: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    copy_with(env, from, to, len, each, &|at, len| {
-        read_sparse(at, len, &|at, len| file.read(at, len))
-    })
+    let (mut at, mut zeros): (u64, Vec<Range<u64>>) = (0, Vec::new());
+    let each = &mut |piece: &[u8]| {
+        note_zeros(at, piece, &mut zeros);
+        at += piece.len() as u64;
+        each(piece)
+    };
+    let read = |at, len| read_sparse(at, len, &|at, len| file.read(at, len));
+    let out = copy_with(env, from, to, len, each, &read)?;
+    for range in zeros {
+        match out.release_range(range) {
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(()),
+            released => released?,
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of the blocks that filesystems release (Linux ext4 and XFS, LavaFS).
 pub const RELEASED_BLOCK: u64 = 4 << 10;
 
-/// Reads bytes of a file of which ranges may have been released. Blocks that cannot be read because
-/// of damage are zeros.
+/// Reads bytes of a file of which ranges may have been released. A block whose read fails with
+/// `Corruption` is zeros in the result.
 ///
-/// Errors: those of `read`, except for damage.
+/// Errors: all other errors of `read`.
 pub fn read_sparse(
     at: u64,
     len: usize,
     read: &dyn Fn(u64, usize) -> Result<Bytes>,
 ) -> Result<Bytes> {
     match read(at, len) {
-        Err(e) if is_damage(&e) => {}
+        Err(e) if e.is_corruption() => {}
         read => return read,
     }
     let mut bytes = Vec::with_capacity(len);
@@ -65,20 +81,28 @@ pub fn read_sparse(
                 break;
             }
             Ok(block) => bytes.extend_from_slice(&block),
-            Err(e) if is_damage(&e) => bytes.resize(bytes.len() + wanted, 0),
+            Err(e) if e.is_corruption() => bytes.resize(bytes.len() + wanted, 0),
             Err(e) => return Err(e),
         }
     }
     Ok(bytes.into())
 }
 
-fn is_damage(e: &Error) -> bool {
-    let kinds = [
-        ErrorKind::Corruption,
-        ErrorKind::NotFound,
-        ErrorKind::Unsupported,
-    ];
-    kinds.contains(&e.kind())
+/// Adds the whole blocks of a piece that are zeros. `at` is the piece's offset in the file.
+fn note_zeros(at: u64, piece: &[u8], zeros: &mut Vec<Range<u64>>) {
+    let mut begin = at.next_multiple_of(RELEASED_BLOCK);
+    let end = at + piece.len() as u64;
+    while begin + RELEASED_BLOCK <= end {
+        let next = begin + RELEASED_BLOCK;
+        let block = &piece[(begin - at) as usize..(next - at) as usize];
+        if block.iter().all(|byte| *byte == 0) {
+            match zeros.last_mut() {
+                Some(last) if last.end == begin => last.end = next,
+                _ => zeros.push(begin..next),
+            }
+        }
+        begin = next;
+    }
 }
 
 fn copy_with(
@@ -88,7 +112,7 @@ fn copy_with(
     len: u64,
     each: &mut dyn FnMut(&[u8]) -> Result<()>,
     read: &dyn Fn(u64, usize) -> Result<Bytes>,
-) -> Result<()> {
+) -> Result<Arc<dyn File>> {
     let out = env.fs().create(to)?;
     let mut at = 0;
     while at < len {
@@ -109,7 +133,8 @@ fn copy_with(
         out.append(&[IoSlice::new(&piece)], Intent::Lazy)?;
         at += want as u64;
     }
-    out.sync_all()
+    out.sync_all()?;
+    Ok(out)
 }
 
 /// Returns true if the error of a link says that a link is impossible there, and a copy may be

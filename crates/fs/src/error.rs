@@ -258,6 +258,15 @@ impl Error {
         self.0.kind == ErrorKind::Corruption
     }
 
+    /// Returns true if stored bytes are the cause, and not the device: for `Corruption`, `NotFound`
+    /// and `Unsupported`.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self.0.kind,
+            ErrorKind::Corruption | ErrorKind::NotFound | ErrorKind::Unsupported
+        )
+    }
+
     /// Returns true for [`ErrorKind::NotFound`].
     pub fn is_not_found(&self) -> bool {
         self.0.kind == ErrorKind::NotFound

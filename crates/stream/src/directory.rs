@@ -52,7 +52,8 @@ pub(crate) fn prepare(env: &Env, dir: &Path) -> Result<()> {
         .try_for_each(|entry| fs.remove(&dir.join(&entry.name)))
 }
 
-/// Returns the error of a directory that had a stream, of which `CURRENT` is missing.
+/// Returns `Corruption` if a manifest proves that the directory had a stream whose `CURRENT` is
+/// missing; otherwise `None`.
 fn lost_current(dir: &Path, entries: &[DirEntry]) -> Option<Error> {
     let is_of_stream = |entry: &&DirEntry| {
         manifest_number(&entry.name).is_some_and(|number| number > FIRST_MANIFEST)
@@ -62,15 +63,20 @@ fn lost_current(dir: &Path, entries: &[DirEntry]) -> Option<Error> {
     Some(Error::corruption(&dir.join(CURRENT), 0, what))
 }
 
-/// Returns the error of an open that finds no `CURRENT`: `NotFound`, or `Corruption` if there was a
-/// stream.
+/// Returns the error for an open that finds no `CURRENT`: `Corruption` if a manifest proves that
+/// there was a stream, otherwise `NotFound`.
 pub(crate) fn no_stream(env: &Env, dir: &Path) -> Result<Error> {
     let entries = match env.fs().list(dir) {
         Err(e) if e.is_not_found() => Vec::new(),
         entries => entries?,
     };
     Ok(lost_current(dir, &entries).unwrap_or_else(|| {
-        let what = format!("there is no stream in {}; create it first", dir.display());
+        let is_extent = |entry: &DirEntry| ExtentId::of_file_name(&entry.name).is_some();
+        let what = match entries.iter().any(is_extent) {
+            // To create a stream would remove them.
+            true => format!("there are extents in {}, and no stream", dir.display()),
+            false => format!("there is no stream in {}; create it first", dir.display()),
+        };
         Error::new(ErrorKind::NotFound, what)
     }))
 }

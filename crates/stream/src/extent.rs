@@ -72,10 +72,10 @@ pub struct ExtentInfo {
 pub(crate) struct Extent {
     pub id: ExtentId,
     pub path: PathBuf,
-    /// `None` if the header is not checked.
+    /// The random number that the header must have. `None` if the header is not verified.
     life: Option<u128>,
-    /// How the file differs from what the manifest says of it. Reads of what is not there return
-    /// this error.
+    /// The error for a file that is missing, or shorter than the manifest says. Reads of the
+    /// missing bytes return it.
     pub damage: Option<Error>,
     /// Bytes that may be read.
     len: AtomicU64,
@@ -152,7 +152,8 @@ impl Extent {
         Ok(found)
     }
 
-    fn missing_is_damage(&self, e: Error) -> Error {
+    /// Turns `NotFound` into the damage of a missing file, and returns other errors unchanged.
+    pub fn missing_is_damage(&self, e: Error) -> Error {
         let missing = "the manifest names this extent, and it is missing";
         match e.is_not_found() {
             true => Error::corruption(&self.path, 0, missing),
@@ -267,6 +268,18 @@ pub(crate) fn check_header(bytes: &[u8], id: ExtentId, life: u128) -> Result<()>
     }
     if header[16..32] != life.to_le_bytes() {
         return bad(format!("the file is another extent with the id {id}"));
+    }
+    check_features(header)
+}
+
+/// Errors: `Unsupported` for features of a later version in an intact header.
+pub(crate) fn check_features(bytes: &[u8]) -> Result<()> {
+    let Some(header) = bytes.get(..HEADER) else {
+        return Ok(());
+    };
+    let crc = u32::from_le_bytes(header[CHECKED..].try_into().expect("4 bytes"));
+    if header[..8] != MAGIC || crc != crc32c::crc32c(&header[..CHECKED]) {
+        return Ok(());
     }
     let features = u32::from_le_bytes(header[32..36].try_into().expect("4 bytes"));
     match features {

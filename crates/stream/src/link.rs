@@ -27,42 +27,41 @@ impl Stream {
     /// returned; otherwise it is whole or missing.
     ///
     /// Errors: `AlreadyExists` if the directory has a stream; `InvalidArgument` for no streams,
-    /// streams of several filesystems, a directory with other files, or a stream opened for reading
-    /// that a crash left unsealed; `Corruption` if two different extents have one id, or an extent
-    /// is damaged ([`Stream::damage`]); `Unsupported` if the filesystem has no links. After an
-    /// error no stream is left.
+    /// streams of several filesystems, a directory with other files, a stream opened for reading
+    /// that a crash left unsealed, or one opened for a salvage; `Corruption` if two different
+    /// extents have one id, or an extent is damaged ([`Stream::damage`]); `Unsupported` if the
+    /// filesystem has no links. After an error no stream is left.
     pub fn concatenate(
         streams: &[&Stream],
         dir: impl AsRef<Path>,
         options: StreamOptions,
     ) -> Result<Stream> {
-        make(streams, dir.as_ref(), options, None).map(|(stream, _)| stream)
+        link_streams(streams, dir.as_ref(), options, None).map(|(stream, _)| stream)
     }
 
     /// Makes a second stream in a directory as [`Stream::link`] does. Extents that cannot be linked
     /// there, because it is on another filesystem or on one without links, are copied if
-    /// `copy_files` is set. `goes_on` is called before each extent and, while one is copied, for
-    /// each mebibyte; an error of it ends the call.
+    /// `copy_files` is set. `check_continue` is called before an extent is copied, and after each
+    /// piece of it, at most a mebibyte. If it returns an error, the call ends with that error.
     ///
-    /// Extents are copied beside erasures and releases. An extent that is erased meanwhile may be
-    /// left out, and ranges that are released, or were before, are zeros in the copy or have their
-    /// old bytes. Bytes that cannot be read because of damage are zeros, too; the checksums of the
-    /// user show it.
+    /// Extents may be erased, and ranges released, while extents are copied. An extent that is
+    /// erased meanwhile may be left out. A released range has its old bytes or zeros in the copy.
+    /// Damaged blocks are zeros in the copy; the caller's checksums detect them.
     ///
     /// Errors: those of [`Stream::concatenate`], with `Unsupported` also for another filesystem if
-    /// `copy_files` is not set; those of `goes_on`; `NoSpace`, `Io`.
+    /// `copy_files` is not set; those of `check_continue`; `NoSpace`, `Io`.
     pub fn link_or_copy(
         &self,
         dir: impl AsRef<Path>,
         copy_files: bool,
-        goes_on: &dyn Fn() -> Result<()>,
+        check_continue: &dyn Fn() -> Result<()>,
     ) -> Result<StreamCopyReport> {
-        let copies = Copies {
+        let copies = CopyFallback {
             copy_files,
-            goes_on,
+            check_continue,
         };
         let options = self.inner.options.clone();
-        make(&[self], dir.as_ref(), options, Some(&copies)).map(|(_, report)| report)
+        link_streams(&[self], dir.as_ref(), options, Some(&copies)).map(|(_, report)| report)
     }
 }
 
@@ -78,18 +77,18 @@ pub struct StreamCopyReport {
     pub copied_bytes: u64,
 }
 
-/// What happens if an extent cannot be linked.
-struct Copies<'a> {
+/// Options for extents that cannot be linked.
+struct CopyFallback<'a> {
     copy_files: bool,
-    goes_on: &'a dyn Fn() -> Result<()>,
+    check_continue: &'a dyn Fn() -> Result<()>,
 }
 
-/// Makes a stream of the extents of others. Without `copies`, all extents are linked.
-fn make(
+/// Makes a stream from the extents of other streams. Without `copies`, all extents are linked.
+fn link_streams(
     streams: &[&Stream],
     dir: &Path,
     options: StreamOptions,
-    copies: Option<&Copies<'_>>,
+    copies: Option<&CopyFallback<'_>>,
 ) -> Result<(Stream, StreamCopyReport)> {
     options.validate()?;
     let Some(first) = streams.first() else {
@@ -101,6 +100,12 @@ fn make(
             return Err(Error::invalid(format!(
                 "the streams in {} and {} are on different filesystems",
                 first.inner.dir.display(),
+                stream.inner.dir.display()
+            )));
+        }
+        if !stream.inner.has_manifest() {
+            return Err(Error::invalid(format!(
+                "the stream in {} was opened for a salvage, and cannot be linked",
                 stream.inner.dir.display()
             )));
         }
@@ -128,14 +133,14 @@ fn make(
 fn link_all(
     streams: &[&Stream],
     dir: &Path,
-    copies: Option<&Copies<'_>>,
+    copies: Option<&CopyFallback<'_>>,
     report: &mut StreamCopyReport,
 ) -> Result<Vec<(NewExtent, u64)>> {
     let mut lives: BTreeMap<ExtentId, (u128, u64)> = BTreeMap::new();
     let mut linked = Vec::new();
     for stream in streams {
-        // Erased meanwhile, an extent would have no name to link. A copy takes long, so the lock is
-        // not held over it.
+        // The lock prevents erasures, because an erased extent has no name to link. It is released
+        // while an extent is copied, because a copy takes long.
         let mut names = Some(stream.inner.names.read());
         let mut has_copied = false;
         for (id, entry) in stream.inner.extents_in_order() {
@@ -163,7 +168,6 @@ fn link_all(
             let env = &stream.inner.env;
             let from = stream.inner.dir.join(id.file_name());
             let to = dir.join(id.file_name());
-            copies.map_or(Ok(()), |copies| (copies.goes_on)())?;
             let locked = names.take().unwrap_or_else(|| stream.inner.names.read());
             match (env.fs().link(&from, &to), copies) {
                 (Ok(()), _) => {
@@ -183,8 +187,14 @@ fn link_all(
                     }
                     report.copied_bytes += len;
                 }
-                // Erased beside the copies.
-                (Err(e), Some(_)) if e.is_not_found() && has_copied => continue,
+                (Err(e), _) if e.is_not_found() => {
+                    match stream.inner.extents.read().get(&id) {
+                        // The extent was erased while another one was copied.
+                        None if has_copied => continue,
+                        None => return Err(e),
+                        Some(extent) => return Err(extent.missing_is_damage(e)),
+                    }
+                }
                 (Err(e), _) => return Err(e),
             }
             report.extents += 1;
@@ -201,8 +211,9 @@ fn copy_extent(
     id: ExtentId,
     to: &Path,
     len: u64,
-    copies: &Copies<'_>,
+    copies: &CopyFallback<'_>,
 ) -> Result<bool> {
+    (copies.check_continue)()?;
     let inner = &stream.inner;
     let there = || inner.extents.read().get(&id).cloned();
     let Some(extent) = there() else {
@@ -212,7 +223,7 @@ fn copy_extent(
         Err(_) if there().is_none() => return Ok(false),
         file => file?,
     };
-    let each = &mut |_: &[u8]| (copies.goes_on)();
+    let each = &mut |_: &[u8]| (copies.check_continue)();
     copy_sparse_file(&inner.env, (&*file, &extent.path), to, len, each)?;
     Ok(true)
 }

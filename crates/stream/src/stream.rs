@@ -2,7 +2,7 @@
 
 use crate::catalog::{self, Catalog, Change, ExtentEntry, LARGEST_NUMBER, NewExtent};
 use crate::directory::{self, manifest_number};
-use crate::extent::{Extent, ExtentAddress, ExtentId, ExtentInfo, HEADER};
+use crate::extent::{Extent, ExtentAddress, ExtentId, ExtentInfo, HEADER, check_features};
 use crate::options::StreamOptions;
 use basalt_env::Env;
 use basalt_env::sync::{Mutex, RwLock, named};
@@ -106,8 +106,8 @@ impl Stream {
 
     /// Opens a stream for reading, as it is now. Nothing is written, and calls that change it fail
     /// with `ReadOnly`. No process may change the stream meanwhile. Errors are those of
-    /// [`Stream::open`], except that an extent which is missing or shorter than it was is no error
-    /// here: [`Stream::damage`] returns it, and so do reads of what is not there.
+    /// [`Stream::open`]. A missing or truncated extent does not fail the call: [`Stream::damage`]
+    /// returns an error for each, and reads of the missing bytes return the same error.
     pub fn open_read_only(
         env: &Env,
         dir: impl AsRef<Path>,
@@ -116,24 +116,43 @@ impl Stream {
         Stream::open_as(env, dir.as_ref(), options, true)
     }
 
-    /// Opens the extents that are in a directory for reading, as a stream whose manifest is lost:
-    /// for a salvage. No manifest is read, and no header of an extent is verified. Each extent is
-    /// as long as its file, so extents that were erased or never became a part of the stream are
-    /// there, too, and extents that are missing are not. Their order is that of their ids. A
-    /// missing directory is a stream without extents.
+    /// Opens all extent files of a directory for reading, in the order of their ids: for a salvage.
+    /// It needs no manifest and no header of an extent. An extent is as long as its file, but not
+    /// longer than the manifest says, if that can be read. Extents that were erased and whose files
+    /// are still there are included. A missing directory is a stream without extents.
     ///
-    /// Errors: those of the filesystem.
-    pub fn of_files(env: &Env, dir: impl AsRef<Path>, options: StreamOptions) -> Result<Stream> {
+    /// Costs one device read for each extent.
+    ///
+    /// Errors: `InvalidArgument` for a wrong option; `Unsupported` for a stream of a later version;
+    /// those of the filesystem.
+    pub fn open_for_salvage(
+        env: &Env,
+        dir: impl AsRef<Path>,
+        options: StreamOptions,
+    ) -> Result<Stream> {
         options.validate()?;
         let dir = dir.as_ref();
+        let known = match load(env, dir) {
+            Ok((_, catalog)) => catalog.extents,
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
+            Err(e) if e.is_damage() => BTreeMap::new(),
+            Err(e) => return Err(e),
+        };
         let files = match Stream::extent_files(env, dir) {
             Err(e) if e.is_not_found() => Vec::new(),
             files => files?,
         };
         let (mut catalog, mut extents) = (Catalog::default(), BTreeMap::new());
-        for (seq, (id, _)) in (0..).zip(files) {
+        for (seq, (id, path)) in (0..).zip(files) {
             let extent = Extent::existing(dir, id, None);
-            let len = extent.stat(env)?.allocated;
+            let found = extent.stat(env)?.allocated;
+            match env.fs().open(&path).and_then(|file| file.read(0, HEADER)) {
+                Ok(header) => check_features(&header).map_err(|e| e.at(&path, 0))?,
+                Err(e) if e.is_damage() => {}
+                Err(e) => return Err(e),
+            }
+            let len = known.get(&id).and_then(|entry| entry.len);
+            let len = len.map_or(found, |len| len.min(found));
             extent.set_len(len);
             let (life, len) = (0, Some(len));
             catalog.extents.insert(id, ExtentEntry { life, seq, len });
@@ -392,6 +411,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Returns the bytes of an extent that may be read; `None` if the stream does not have it.
+    pub fn extent_len(&self, extent: ExtentId) -> Option<u64> {
+        (self.inner.extents.read().get(&extent)).map(|extent| extent.len())
+    }
+
     /// Returns the damage of extents that are missing, or shorter than the manifest says. Only
     /// [`Stream::open_read_only`] opens a stream that has some.
     pub fn damage(&self) -> Vec<Error> {
@@ -447,6 +471,11 @@ impl Inner {
         }
     }
 
+    /// Returns true unless the stream was opened for a salvage.
+    pub fn has_manifest(&self) -> bool {
+        self.manifested.lock().catalog.stream_id != 0
+    }
+
     pub fn check_writable(&self) -> Result<()> {
         match self.read_only {
             false => Ok(()),
@@ -470,7 +499,12 @@ impl Inner {
         match at.offset >= begin && end.is_some_and(|end| end <= limit) {
             true => Ok(extent),
             false => Err(extent.damage.clone().unwrap_or_else(|| {
-                let what = format!("expected {len} bytes, the extent has bytes {begin} to {limit}");
+                let what = match limit > begin {
+                    true => {
+                        format!("expected {len} bytes, the extent has bytes {begin} to {limit}")
+                    }
+                    false => format!("expected {len} bytes, the file has {limit} bytes"),
+                };
                 Error::corruption(&extent.path, at.offset, what)
             })),
         }

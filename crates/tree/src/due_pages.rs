@@ -384,8 +384,14 @@ impl Storage {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<()> {
         let mut low = from.to_vec();
+        let mut begins_all = from.is_empty() && to.is_none();
         while goes_on() {
             let guard = self.maintenance.exclusive();
+            if std::mem::take(&mut begins_all) {
+                // All pages are written again. Garbage keeps its space until its extent is sealed,
+                // so no old page may be in the extent that is written to.
+                self.base.seal()?;
+            }
             let view = self.view();
             let path = self.path(&view, &low)?;
             let end = path.end_of_parent();

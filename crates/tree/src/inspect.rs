@@ -374,12 +374,13 @@ impl Storage {
     }
 
     /// Reads and verifies all pages of the newest view, and counts what they have. Checks that
-    /// their keys are where the index pages say. The damage of an extent that is missing or cut off
-    /// stands for all of its pages. If all pages are sound, also checks that the usage
+    /// their keys are where the index pages say. A missing or truncated extent is reported
+    /// once, not once for each of its pages. If all pages are sound, also checks that the usage
     /// of extents counts them and nothing else.
     pub fn survey(&self) -> Survey {
         let (view, usage) = self.view_with_usage();
-        // Also of extents that no page needs: the tree is not opened for writing without them.
+        // Extents without live pages are reported too, because the tree cannot be opened for
+        // writing without them.
         let of_streams = [&self.base, &self.delta].map(|stream| stream.damage());
         let of_streams = of_streams.concat();
         // A read of a page that is not there returns the damage of its extent.

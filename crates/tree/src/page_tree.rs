@@ -107,6 +107,27 @@ impl PageTree {
         fs.remove(dir)
     }
 
+    /// Returns true if something was written to a closed tree: it has a note, or it cannot be
+    /// opened and has extents of delta pages, which a tree that is being created has not.
+    ///
+    /// Errors: `Busy`, `Unsupported`, and those of the filesystem.
+    pub fn was_written(env: &Env, path: impl AsRef<Path>) -> Result<bool> {
+        let path = path.as_ref();
+        match PageTree::open_read_only(env, path, &TreeOptions::default(), &|_| true) {
+            Ok(tree) => {
+                let has_note = !tree.note().is_empty();
+                tree.abandon().map(|()| has_note)
+            }
+            Err(e) if e.is_not_found() || e.is_corruption() => {
+                match Stream::extent_files(env, path.join(DELTA)) {
+                    Err(e) if e.is_not_found() => Ok(false),
+                    found => Ok(!found?.is_empty()),
+                }
+            }
+            Err(e) => Err(e),
+        }
+    }
+
     /// Reads and verifies every byte of a closed tree that has a meaning. Returns the bytes of its
     /// files, its note, and the damage. Nothing is changed.
     ///
@@ -118,14 +139,6 @@ impl PageTree {
         keep: &dyn Fn(&[u8]) -> bool,
     ) -> Result<TreeCheck> {
         let path = path.as_ref();
-        let is_damage = |e: &Error| {
-            let kinds = [
-                ErrorKind::Corruption,
-                ErrorKind::Unsupported,
-                ErrorKind::NotFound,
-            ];
-            kinds.contains(&e.kind())
-        };
         let (mut files, mut bytes, mut note) = (0, 0, None);
         let mut damage = Vec::new();
         let log_options = LogEngineOptions::default();
@@ -133,13 +146,21 @@ impl PageTree {
         let mut progress = |_, total| bytes = total;
         match LogEngine::check(env, &logs, &log_options, &mut progress) {
             Ok(found) => (files, damage) = (found.files, found.damage),
-            Err(e) if is_damage(&e) => damage.push(e),
+            Err(e) if e.is_not_found() => {
+                damage.push(Error::corruption(
+                    &logs,
+                    0,
+                    "the logs of the tree are missing",
+                ));
+            }
+            Err(e) if e.is_damage() => damage.push(e),
             Err(e) => return Err(e),
         }
         let tree = PageTree::open_read_only(env, path, options, keep);
         let mut counts = PageCounts::default();
         let verified = tree.and_then(|tree| {
-            files += tree.storage.inspect_extents().len() as u64;
+            let extents = tree.storage.inspect_extents();
+            files += extents.iter().filter(|extent| extent.bytes > 0).count() as u64;
             bytes += tree.stats().extent_bytes();
             note = Some(tree.note());
             let survey = tree.storage.survey();
@@ -149,16 +170,16 @@ impl PageTree {
         match verified {
             Ok(of_pages) => {
                 // A device that fails is no damage.
-                if let Some(failed) = of_pages.iter().find(|e| !is_damage(e)) {
+                if let Some(failed) = of_pages.iter().find(|e| !e.is_damage()) {
                     return Err(failed.clone());
                 }
                 damage.extend(of_pages);
             }
             // The log engine has reported it. But it does not know what a later version has
             // written.
-            Err(e) if is_damage(&e) && !damage.is_empty() && e.kind() != ErrorKind::Unsupported => {
+            Err(e) if e.is_damage() && !damage.is_empty() && e.kind() != ErrorKind::Unsupported => {
             }
-            Err(e) if is_damage(&e) => damage.push(e),
+            Err(e) if e.is_damage() => damage.push(e),
             Err(e) => return Err(e),
         }
         Ok(TreeCheck {
@@ -608,24 +629,25 @@ pub struct TreeCopy {
 
 impl TreeCopy {
     /// Writes the copy into a directory that does not exist. Extents are linked. With `copy_files`,
-    /// files that cannot be linked there are copied, garbage included. Everything in the directory
-    /// but its name is durable when the call returns. `goes_on` is called now and then; an error of
-    /// it ends the call.
+    /// files that cannot be linked there are copied, garbage included, and then all pages of the
+    /// copy are verified. Everything in the directory but its name is durable when the call
+    /// returns. `check_continue` is called as [`Stream::link_or_copy`] says, and between pages that
+    /// are verified. If it returns an error, the call ends with that error.
     ///
-    /// Errors: `Unsupported` if files cannot be linked there and must not be copied, those of
-    /// `goes_on` and of the filesystem. After an error, [`PageTree::destroy`] removes what is
-    /// there.
+    /// Errors: `Unsupported` if files cannot be linked there and must not be copied; `Corruption`
+    /// if a page of the copy is damaged; those of `check_continue` and of the filesystem. After an
+    /// error, [`PageTree::destroy`] removes what is there.
     pub fn write(
         self,
         dir: impl AsRef<Path>,
         copy_files: bool,
-        goes_on: &dyn Fn() -> Result<()>,
+        check_continue: &dyn Fn() -> Result<()>,
     ) -> Result<TreeCopyReport> {
         let (fs, dir) = (self.storage.env.fs(), dir.as_ref());
         fs.create_dir(dir)?;
         let mut report = TreeCopyReport::default();
         for (name, stream) in [(BASE, &self.storage.base), (DELTA, &self.storage.delta)] {
-            let made = stream.link_or_copy(dir.join(name), copy_files, goes_on)?;
+            let made = stream.link_or_copy(dir.join(name), copy_files, check_continue)?;
             report.files += made.extents;
             report.linked_bytes += made.linked_bytes;
             report.copied_bytes += made.copied_bytes;
@@ -633,10 +655,30 @@ impl TreeCopy {
         let log = self.log.write(dir.join(LOGS), copy_files)?;
         report.files += log.files;
         report.linked_bytes += log.linked_bytes;
+        let has_copied_pages = report.copied_bytes > 0;
         report.copied_bytes += log.copied_bytes;
         fs.sync_metadata(dir)?;
+        if has_copied_pages {
+            let verified = verify_copy(&self.storage.env, dir, check_continue);
+            verified.map_err(|e| e.context("verifying the copied pages"))?;
+        }
         Ok(report)
     }
+}
+
+/// Reads all pages of a copy. In copied extents, damage of the source is zeros.
+fn verify_copy(env: &Env, dir: &Path, check_continue: &dyn Fn() -> Result<()>) -> Result<()> {
+    let copy = Storage::open_read_only(env, dir, &TreeOptions::default(), &|_| true)?;
+    let mut verified = Ok(());
+    copy.inspect(&copy.view(), false, &mut |node| {
+        verified = match node.damage().next() {
+            Some(damage) => Err(damage.clone()),
+            None => check_continue(),
+        };
+        verified.is_ok()
+    });
+    copy.abandon()?;
+    verified
 }
 
 /// A cursor over the entries of a tree in a snapshot, deletions included.

@@ -2,21 +2,23 @@
 //! read.
 
 use crate::features;
-use crate::mapping::Effects;
+use crate::mapping::{Effects, State};
 use crate::options::TreeOptions;
 use crate::page::PageKind;
 use crate::page_format::PageBuilder;
 use crate::page_id::PageId;
-use crate::storage::{BASE, DELTA, LOGS, PageWriter, Parts, Storage};
+use crate::storage::{BASE, DELTA, LOGS, PageWriter, Parts, Storage, extent_file};
 use crate::system_log::{Root, SystemCheckpoint, SystemTx};
 use crate::usage::StreamKind;
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_log::{Duplicates, Log, LogEngine, LogEngineOptions, LogOptions};
-use basalt_stream::{ExtentId, Stream, StreamOptions};
-use std::collections::BTreeSet;
+use basalt_stream::{EXTENT_HEADER, ExtentId, Stream, StreamOptions};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+/// The file that names the manifest of the logs.
+const CURRENT: &str = "CURRENT";
 /// Names of the logs.
 const SYSTEM: &str = "system";
 const CHECKPOINT: &str = "checkpoint";
@@ -46,7 +48,8 @@ impl Storage {
         options.validate()?;
         let fs = env.fs();
         let logs = dir.join(LOGS);
-        if !fs.exists(&logs)? && !options.create_if_missing {
+        // To open the logs would make them.
+        if !options.create_if_missing && !fs.exists(&logs.join(CURRENT))? {
             return Err(no_tree(dir));
         }
         fs.create_dir(dir)?;
@@ -60,14 +63,15 @@ impl Storage {
         let replace = LogOptions::default().duplicates(Duplicates::Replace);
         let system = log.open_or_create(SYSTEM, replace)?;
         let checkpoint = log.open_or_create(CHECKPOINT, LogOptions::default())?;
+        let newest = newest_checkpoint(dir, &checkpoint, &system)?;
         let stream = |name: &str| {
             let options = StreamOptions::default().extent_bytes(options.extent_bytes);
             let path = dir.join(name);
             match Stream::open(env, &path, options.clone()) {
-                Err(e) if e.kind() == ErrorKind::NotFound && checkpoint.count() == 0 => {
+                Err(e) if e.kind() == ErrorKind::NotFound && newest.is_none() => {
                     Stream::create(env, &path, options)
                 }
-                opened => opened.map_err(|e| missing_is_damage(&path, e)),
+                opened => opened.map_err(|e| missing_stream_is_corruption(&path, e)),
             }
         };
         let (base, delta) = (stream(BASE)?, stream(DELTA)?);
@@ -81,18 +85,13 @@ impl Storage {
             system: system.clone(),
             checkpoint: checkpoint.clone(),
         };
-        let next_part = checkpoint.last().map_or(1, |last| last + 1);
+        let next_part = newest.map_or(1, |last| last + 1);
         let unknown = Root {
             id: PageId::NONE,
             level: 0,
         };
         let storage = Storage::new(parts, 0, unknown, next_part);
-        let Some(last) = checkpoint.last() else {
-            let was_there = checkpoint.trimmed().or(system.trimmed()).or(system.last());
-            if was_there.is_some() {
-                let what = "the system checkpoint is missing".to_string();
-                return Err(storage.inconsistent(what));
-            }
+        let Some(last) = newest else {
             if !options.create_if_missing {
                 return Err(no_tree(dir));
             }
@@ -101,6 +100,7 @@ impl Storage {
         };
         let dropped = storage.recover(&checkpoint, last, &system, keep)?;
         storage.check_extents()?;
+        storage.check_ends()?;
         if let Some(dropped) = dropped {
             system.truncate_suffix(dropped)?;
         }
@@ -113,8 +113,7 @@ impl Storage {
     }
 
     /// Opens the storage tier in a directory for reading. Nothing is written, and nothing may be
-    /// committed. Pages in extents that are missing or cut off are damaged pages; the opening
-    /// succeeds.
+    /// committed. Pages in missing or truncated extents are damaged pages; the opening succeeds.
     ///
     /// Errors: `NotFound` if there is none; those of [`Storage::open_keeping`].
     pub fn open_read_only(
@@ -127,7 +126,7 @@ impl Storage {
             let options = StreamOptions::default().extent_bytes(options.extent_bytes);
             let path = dir.join(name);
             let opened = Stream::open_read_only(env, &path, options);
-            opened.map_err(|e| missing_is_damage(&path, e))
+            opened.map_err(|e| missing_stream_is_corruption(&path, e))
         };
         let storage = Storage::open_over(env, dir, options, keep, &stream)?;
         storage.check_extents()?;
@@ -143,7 +142,8 @@ impl Storage {
         options: &TreeOptions,
         keep: Keep<'_>,
     ) -> Result<Storage> {
-        let stream = |name: &str| Stream::of_files(env, dir.join(name), StreamOptions::default());
+        let stream =
+            |name: &str| Stream::open_for_salvage(env, dir.join(name), StreamOptions::default());
         Storage::open_over(env, dir, options, keep, &stream)
     }
 
@@ -161,6 +161,9 @@ impl Storage {
         }
         let log = LogEngine::open_read_only(env, dir.join(LOGS), LogEngineOptions::default())?;
         let (system, checkpoint) = (log.log(SYSTEM)?, log.log(CHECKPOINT)?);
+        let newest = newest_checkpoint(dir, &checkpoint, &system)?;
+        // Before there is a checkpoint, there may be no streams.
+        let last = newest.ok_or_else(|| no_tree(dir))?;
         let parts = Parts {
             env: env.clone(),
             dir: dir.to_path_buf(),
@@ -176,7 +179,6 @@ impl Storage {
             level: 0,
         };
         let storage = Storage::new(parts, 0, unknown, 1);
-        let last = checkpoint.last().ok_or_else(|| no_tree(dir))?;
         storage.recover(&checkpoint, last, &system, keep)?;
         Ok(storage)
     }
@@ -208,6 +210,7 @@ impl Storage {
         let before = Storage::new(parts, 0, unknown, 1);
         let last = checkpoint.last().ok_or_else(|| no_tree(&self.dir))?;
         before.recover(checkpoint, last, system, keep)?;
+        before.check_extents()?;
         self.roll_back_to(&before)
     }
 
@@ -350,6 +353,48 @@ impl Storage {
         Ok(())
     }
 
+    /// Checks that no extent ends before a page whose position is known: those in the page mapping
+    /// table, and those in the ranges of extents. A page is durable before its transaction is, so a
+    /// crash does not shorten its extent. The manifest of a stream does not have the length of the
+    /// extent that was written to last.
+    fn check_ends(&self) -> Result<()> {
+        let header = EXTENT_HEADER as u64;
+        let mut ends: BTreeMap<ExtentId, (StreamKind, u64)> = BTreeMap::new();
+        for (id, of) in self.usage.lock().iter().filter(|(_, of)| of.valid > 0) {
+            let ranges = of.ranges.iter().flat_map(|ranges| ranges.iter());
+            let end = ranges.last().map_or(0, |(_, end)| u64::from(end));
+            // A delta page counts once for each leaf that shares it.
+            let least = match of.kind {
+                StreamKind::Base => header + of.valid,
+                StreamKind::Delta => header,
+            };
+            ends.insert(id, (of.kind, end.max(least)));
+        }
+        let mut note = |kind: StreamKind, page: PageId| {
+            let end = u64::from(page.offset) + u64::from(page.len);
+            let known = ends.entry(page.extent).or_insert((kind, end));
+            known.1 = known.1.max(end);
+        };
+        self.mapping.for_each(|_, state| {
+            if let State::Live(pages) = state {
+                note(StreamKind::Base, pages.base);
+                let deltas = pages.deltas.iter();
+                deltas.for_each(|delta| note(StreamKind::Delta, delta.id));
+            }
+        });
+        for (id, (kind, end)) in ends {
+            let len = self.stream(kind).extent_len(id).unwrap_or(0);
+            if len < end {
+                let what = format!(
+                    "the extent has {len} bytes, and pages of the tree lie before {end}: it was truncated"
+                );
+                let path = self.dir.join(extent_file(kind, id));
+                return Err(Error::corruption(&path, len, what));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a system checkpoint, and closes the logs.
     pub fn close(&self) -> Result<()> {
         let taken = self.take_checkpoint();
@@ -363,14 +408,30 @@ impl Storage {
     }
 }
 
-/// Returns the error of a tree that has lost a stream.
-fn missing_is_damage(stream: &Path, e: Error) -> Error {
+/// Turns `NotFound` of a stream into `Corruption`, and returns other errors unchanged.
+fn missing_stream_is_corruption(stream: &Path, e: Error) -> Error {
     match e.kind() {
         ErrorKind::NotFound => {
             let what = "the logs of the tree are there, and this stream of pages is missing";
             Error::corruption(stream, 0, what)
         }
         _ => e,
+    }
+}
+
+/// Returns the number of the last record of the log of checkpoints; `None` for a tree that is being
+/// created.
+///
+/// Errors: `Corruption` if the log has lost its records.
+fn newest_checkpoint(dir: &Path, checkpoint: &Log, system: &Log) -> Result<Option<u64>> {
+    let last = checkpoint.last();
+    let was_there = checkpoint.trimmed().or(system.trimmed()).or(system.last());
+    match last.is_none() && was_there.is_some() {
+        false => Ok(last),
+        true => {
+            let what = "the system checkpoint is missing";
+            Err(Error::new(ErrorKind::Corruption, what).in_file(dir))
+        }
     }
 }
 

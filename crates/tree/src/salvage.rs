@@ -51,6 +51,10 @@ pub struct LostPages {
     /// True if older entries of these keys stand elsewhere and show again, those of deleted keys
     /// included.
     pub older_may_reappear: bool,
+    /// True for an index page, which has no entries of its own. The pages below it were looked for
+    /// without it. Those that were not found are losses of their own, or `older_may_reappear` is
+    /// true.
+    pub is_index: bool,
     /// What is wrong.
     pub reason: String,
 }
@@ -109,13 +113,6 @@ pub struct TreeSalvage {
     covers: Fragments,
     note: Option<Vec<u8>>,
     lost: Vec<LostPages>,
-}
-
-fn is_damage(e: &Error) -> bool {
-    matches!(
-        e.kind(),
-        ErrorKind::Corruption | ErrorKind::NotFound | ErrorKind::Unsupported
-    )
 }
 
 fn directory(kind: StreamKind) -> &'static str {
@@ -182,7 +179,7 @@ impl Walk<'_> {
         }
         let pages = match self.storage.pages_of(&self.view, key) {
             Ok(pages) => pages,
-            Err(e) if is_damage(&e) => {
+            Err(e) if e.is_damage() => {
                 self.hidden.push((low, high));
                 return Ok(());
             }
@@ -198,7 +195,7 @@ impl Walk<'_> {
                 let what = format!("expected an index page of level {level}");
                 return self.hide(pages.base, what, (low, high));
             }
-            Err(e) if is_damage(&e) => {
+            Err(e) if e.is_damage() => {
                 return self.hide(pages.base, reason(&e), (low, high));
             }
             Err(e) => return Err(e),
@@ -225,8 +222,10 @@ impl Walk<'_> {
 
     /// Takes the pages of a leaf.
     fn leaf(&mut self, pages: &Pages, low: Option<Vec<u8>>, high: Option<Vec<u8>>) -> Result<()> {
-        let base = Delta::whole(pages.base);
-        self.page(StreamKind::Base, &base, 0, (low.as_ref(), high.as_ref()))?;
+        if !self.is_known_lost(&lost_page(StreamKind::Base, pages.base, String::new())) {
+            let base = Delta::whole(pages.base);
+            self.page(StreamKind::Base, &base, 0, (low.as_ref(), high.as_ref()))?;
+        }
         self.deltas(pages, low.as_ref(), high.as_ref())
     }
 
@@ -257,7 +256,7 @@ impl Walk<'_> {
                 let source = source_of(kind, part, &page, (0, rank));
                 self.sources.extend(source);
             }
-            Err(e) if is_damage(&e) => {
+            Err(e) if e.is_damage() => {
                 let above = |key: &&Vec<u8>| part.low().is_none_or(|low| low < &key[..]);
                 let below = |key: &&Vec<u8>| part.high().is_none_or(|high| &key[..] < high);
                 let from = low.filter(above).cloned();
@@ -274,15 +273,19 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Notes bytes of base pages that cannot be read, unless a leaf that was met has them.
-    fn lose_range(&mut self, at: PageId, reason: &str) {
-        let lost = lost_page(StreamKind::Base, at, reason.to_string());
-        let known = self.lost.iter().any(|known| {
+    /// Returns true if bytes are inside of those of a loss.
+    fn is_known_lost(&self, lost: &LostPages) -> bool {
+        self.lost.iter().any(|known| {
             known.file == lost.file
                 && known.bytes.start <= lost.bytes.start
                 && lost.bytes.end <= known.bytes.end
-        });
-        if known {
+        })
+    }
+
+    /// Notes bytes of base pages that cannot be read, unless a leaf that was met has them.
+    fn lose_range(&mut self, at: PageId, reason: &str, is_index: bool) {
+        let lost = lost_page(StreamKind::Base, at, reason.to_string());
+        if self.is_known_lost(&lost) {
             return;
         }
         // The keys are somewhere below the index pages that cannot be read.
@@ -293,6 +296,7 @@ impl Walk<'_> {
             from: from.flatten(),
             to: to.filter(|_| !unbounded),
             older_may_reappear: self.is_in_doubt,
+            is_index,
             ..lost
         });
     }
@@ -505,7 +509,7 @@ impl TreeSalvage {
             Ok(storage) => return TreeSalvage::of_tree(storage),
             // The tree is not damaged: a later version wrote it.
             Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
-            Err(e) if is_damage(&e) => e,
+            Err(e) if e.is_damage() => e,
             Err(e) => return Err(e),
         };
         let mut search = Search {
@@ -515,7 +519,7 @@ impl TreeSalvage {
         search.stream(env, dir, StreamKind::Base)?;
         search.stream(env, dir, StreamKind::Delta)?;
         let reason = format!(
-            "the tables of the tree cannot be read ({e}); all pages that verify are kept, the newest first"
+            "the logs of the tree cannot be read ({e}); all pages that verify are kept, the newest first"
         );
         search.lost.insert(
             0,

@@ -7,6 +7,7 @@ mod damaged_chains;
 mod dropped_entries;
 mod failed_compactions;
 mod index_deltas;
+mod lost_files;
 mod mapping_limit;
 mod releases;
 mod runs;

@@ -87,7 +87,7 @@ fn text(place: &StoreLocation, checked: &[(String, TreeCheck)], places: u64) -> 
         let counted = counted(&found.counts);
         let _ = writeln!(
             text,
-            "family {name}: {read}{counted}, in {files} of {bytes}"
+            "family {name}: {read}{counted}, in {files} with {bytes} in total"
         );
     }
     let families = count(checked.len() as u64, "family in pages", "families in pages");

@@ -175,7 +175,7 @@ fn page_steps(pages: &PageExplanation, explained: &ReadExplanation, steps: &mut 
     }
     let _ = writeln!(
         steps.text,
-        "With an empty cache, a lookup in the pages costs {} of {}: the heads of the leaf's pages are read together, and small pages whole.",
+        "With an empty cache, a lookup in the pages costs {} of {}. The heads of the leaf's pages are read together. Small pages are read whole.",
         count(pages.device_reads, "device read", "device reads"),
         human_bytes(pages.device_bytes)
     );

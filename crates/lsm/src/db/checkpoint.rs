@@ -258,9 +258,9 @@ impl Engine {
         let has_trees = !trees.is_empty();
         for (id, tree) in trees {
             let number = catalog.families.get(&id).map_or(0, |f| f.tree);
-            let goes_on = || self.ctx.check_open();
+            let check_continue = || self.ctx.check_open();
             let dir = tree_dir(dir, id, number);
-            let tree = tree.write(dir, options.copy_tables, &goes_on)?;
+            let tree = tree.write(dir, options.copy_tables, &check_continue)?;
             report.page_families += 1;
             report.page_files += tree.files;
             report.page_bytes += tree.linked_bytes + tree.copied_bytes;

@@ -67,8 +67,12 @@ pub(crate) fn read_catalog(
         let mut data = None;
         for name in names {
             if data.is_none() && is_data(env, dir, name)? {
-                data = Some(name);
+                data = Some(name.clone());
             }
+        }
+        if data.is_none() {
+            let tree = pages::any_written(env, dir)?;
+            data = tree.map(|path| path.display().to_string());
         }
         return match data {
             None => Ok(None),

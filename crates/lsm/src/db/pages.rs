@@ -55,6 +55,8 @@ const READS_BETWEEN_ASKS: u64 = 256;
 pub(crate) struct FamilyPages {
     /// What the store's files share: its jobs among them.
     tables: Arc<TableStore>,
+    /// The family's name, which the notes of writes have.
+    family: Box<str>,
     dir: PathBuf,
     tree: PageTree,
     dropped_references: Arc<DroppedReferences>,
@@ -250,14 +252,20 @@ fn parse_tree_name(name: &str) -> Option<(u32, u32)> {
     (tree_name(parsed.0, parsed.1) == name).then_some(parsed)
 }
 
-/// Returns the note of a write: the highest sequence number in it.
-pub(crate) fn note_of(seq: SeqNo) -> Vec<u8> {
-    seq.to_le_bytes().to_vec()
+/// Returns the note of a write: the highest sequence number in it, and the name of the family.
+pub(crate) fn note_of(seq: SeqNo, family: &str) -> Vec<u8> {
+    [&seq.to_le_bytes(), family.as_bytes()].concat()
 }
 
 /// Returns the sequence number of a note; `None` if it is none.
 pub(crate) fn seq_of(note: &[u8]) -> Option<SeqNo> {
-    Some(SeqNo::from_le_bytes(note.try_into().ok()?))
+    Some(SeqNo::from_le_bytes(*note.first_chunk()?))
+}
+
+/// Returns the name of the family in a note; `None` if it has none.
+pub(crate) fn family_name_of(note: &[u8]) -> Option<&str> {
+    let name = std::str::from_utf8(note.get(8..)?).ok()?;
+    (!name.is_empty()).then_some(name)
 }
 
 fn tree_options(
@@ -278,14 +286,20 @@ fn tree_options(
 }
 
 impl FamilyPages {
-    pub fn new(tables: &Arc<TableStore>, dir: PathBuf, tree: PageTree) -> Arc<FamilyPages> {
+    pub fn new(
+        tables: &Arc<TableStore>,
+        family: &str,
+        dir: PathBuf,
+        tree: PageTree,
+    ) -> Arc<FamilyPages> {
         let nothing_dropped = DroppedReferences::new(tables.env().ledger());
-        FamilyPages::observed(tables, dir, tree, Arc::new(nothing_dropped))
+        FamilyPages::observed(tables, family, dir, tree, Arc::new(nothing_dropped))
     }
 
     /// Returns the tree of a family that reports its dropped references to `dropped_references`.
     fn observed(
         tables: &Arc<TableStore>,
+        family: &str,
         dir: PathBuf,
         tree: PageTree,
         dropped_references: Arc<DroppedReferences>,
@@ -297,6 +311,7 @@ impl FamilyPages {
             keeps_changes: AtomicBool::new(false),
             is_in_doubt: AtomicBool::new(false),
             debt_permille: AtomicU64::new(0),
+            family: family.into(),
             dir,
             tree,
             maintaining: AtomicBool::new(false),
@@ -322,7 +337,7 @@ impl FamilyPages {
 
     /// Returns true if the last write was that of entries up to `seq`.
     pub fn has_written(&self, seq: SeqNo) -> bool {
-        self.tree.note() == note_of(seq)
+        seq_of(&self.tree.note()) == Some(seq)
     }
 
     /// Notes the blob files that the last write refers to. They stay until
@@ -348,7 +363,7 @@ impl FamilyPages {
     /// Writes the entries of a memtable. `seq` is the highest sequence number up to which the tree
     /// has all entries then. Writes nothing if an earlier attempt has written them.
     pub fn write(&self, entries: &mut dyn SortedEntries, seq: SeqNo) -> Result<()> {
-        let note = note_of(seq);
+        let note = note_of(seq, &self.family);
         if !self.has_written(seq) {
             self.tree.restart()?;
             if let Err(e) = self.tree.write_unconfirmed(entries, note) {
@@ -632,7 +647,7 @@ pub(crate) fn create(
         None => tree_options,
     };
     let tree = PageTree::open(env, &dir, &tree_options)?;
-    let pages = FamilyPages::observed(tables, dir, tree, dropped);
+    let pages = FamilyPages::observed(tables, name, dir, tree, dropped);
     Ok(PageView::of(&pages, 0))
 }
 
@@ -670,7 +685,7 @@ pub(crate) fn open_all(
             _ => e.context(format!("opening the pages of family {:?}", family.name)),
         })?;
         check_is_whole(&dir, &tree.note(), recorded)?;
-        let pages = FamilyPages::observed(tables, dir, tree, dropped);
+        let pages = FamilyPages::observed(tables, &family.name, dir, tree, dropped);
         pages.compute_debt();
         trees.insert(*id, PageView::of(&pages, recorded));
     }
@@ -833,16 +848,7 @@ pub(crate) fn check_unnamed(
             continue;
         }
         let path = tree_dir(dir, id, tree);
-        let options = TreeOptions::default();
-        let tree = match PageTree::open_read_only(env, &path, &options, &|_| true) {
-            Ok(tree) => tree,
-            // What a power cut left of a family that was being made.
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corruption) => continue,
-            Err(e) => return Err(e),
-        };
-        let note = tree.note();
-        tree.abandon()?;
-        if !note.is_empty() {
+        if PageTree::was_written(env, &path)? {
             let what = format!(
                 "pages of family {id} were written, and the manifest knows no family from {next_family} on: it has lost its last edits"
             );
@@ -850,6 +856,16 @@ pub(crate) fn check_unnamed(
         }
     }
     Ok(())
+}
+
+/// Returns the path of a tree that was written, in the directory of a store without a manifest.
+pub(crate) fn any_written(env: &Env, dir: &Path) -> Result<Option<PathBuf>> {
+    for (id, tree) in trees_of(env, dir)? {
+        if PageTree::was_written(env, tree_dir(dir, id, tree))? {
+            return Ok(Some(Path::new(PAGES_DIR).join(tree_name(id, tree))));
+        }
+    }
+    Ok(None)
 }
 
 /// Removes the trees that no family of a catalog has.

@@ -3,9 +3,10 @@
 //!
 //! A file name proves nothing: `20240101.log` has the form of a log's name. If `CURRENT` says that
 //! a store is here, the directory is the store's. Without `CURRENT`, a file counts as a store's
-//! only by its first bytes. A file that is not a store's is never touched.
+//! only by its first bytes, and a tree of pages only if it was written. A file that is not a
+//! store's is never touched.
 
-use super::pages::PAGES_DIR;
+use super::pages::{PAGES_DIR, any_written};
 use super::store_files::{LOST_DIR, NamedFiles, StoreFile};
 use crate::options::Options;
 use crate::version::catalog::Catalog;
@@ -100,6 +101,7 @@ fn examine<'a>(env: &Env, dir: &Path, entries: &'a [DirEntry]) -> Result<DirCont
             FileOwner::Blank | FileOwner::Foreign => contents.foreign_files.push(name),
         }
     }
+    data = data || any_written(env, dir)?.is_some();
     if data {
         // A store that lost `CURRENT`. What does not verify beside it may be its own.
         contents.foreign_files.clear();

@@ -151,6 +151,13 @@ fn pages_that_cannot_be_linked_are_copied() {
         }
         db.compact(&f, &CompactOptions::default()).unwrap();
     }
+    db.wait_idle().unwrap();
+    let released = db.stats().families[0]
+        .pages
+        .as_ref()
+        .unwrap()
+        .released_bytes;
+    assert!(released > 0, "no space was released");
     db.put(&f, b"l", b"in the log", &WriteOptions::UNSYNCED)
         .unwrap();
     let refused = db.checkpoint("copy", &CheckpointOptions::default());
@@ -174,6 +181,20 @@ fn pages_that_cannot_be_linked_are_copied() {
     assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
     assert_eq!(names(""), ["db"], "nothing is left");
     faults.clear();
+    // The header of an extent, and then a page, which is wrong in the copy alone.
+    for (nth, said) in [(1, "header"), (2, "verifying the copied pages")] {
+        faults.inject(Fault {
+            op: Some(OpKind::Read),
+            path: ".extent".to_string(),
+            when: When::Nth(nth),
+            kind: FaultKind::BitFlip,
+        });
+        let wrong = db.checkpoint("copy", &copying).unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::Corruption, "{wrong}");
+        assert!(wrong.to_string().contains(said), "{wrong}");
+        assert_eq!(names(""), ["db"], "nothing is left");
+        faults.clear();
+    }
     let made = db.checkpoint("copy", &copying).unwrap();
     assert_eq!((made.page_families, made.linked_bytes), (1, 0));
     assert!(made.page_files > 3 && made.copied_bytes >= made.page_bytes);
@@ -189,7 +210,7 @@ fn pages_that_cannot_be_linked_are_copied() {
         assert_eq!(get(&n.to_be_bytes()).as_deref(), Some(&want[..]), "{n}");
     }
     assert_eq!(get(b"l").as_deref(), Some(&b"in the log"[..]));
-    // The copy lives on.
+    // The copy accepts writes and compactions.
     copy.put(&f, b"l", b"newer", &WriteOptions::SYNC).unwrap();
     copy.compact(&f, &CompactOptions::default()).unwrap();
     copy.close().unwrap();

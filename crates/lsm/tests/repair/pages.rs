@@ -227,6 +227,39 @@ fn prepared_tables_of_a_family_in_pages_are_set_aside() {
     db.close().unwrap();
 }
 
+/// Regression test: families in pages got made-up names, and the report counted no entries.
+#[test]
+fn families_in_pages_keep_their_names_without_a_manifest() {
+    let fs = SimFs::new(SimOptions::default());
+    let env = env(&fs, 1);
+    let in_pages = FamilyOptions::default().pages(Some(small_pages()));
+    let db = Db::open(&env, DIR, Options::default()).unwrap();
+    let family = db.create_family("mine", in_pages).unwrap();
+    for n in 0..100u8 {
+        db.put(&family, &[n], &[n; 50], &WriteOptions::SYNC)
+            .unwrap();
+    }
+    db.flush().unwrap();
+    drop(family);
+    db.close().unwrap();
+    for name in names(&fs) {
+        if name == "CURRENT" || name.starts_with("MANIFEST") {
+            fs.remove(&path(&name)).unwrap();
+        }
+    }
+    let report = Db::repair(&env, DIR, &Options::default(), &mut |_, _| {}).unwrap();
+    assert!(!report.sound);
+    assert!(report.entries_kept >= 100, "{report:#?}");
+    let db = Db::open(&env, DIR, Options::default()).unwrap();
+    let family = db.family("mine").expect("the name is kept");
+    for n in 0..100u8 {
+        let found = db.get(&family, &[n], &ReadOptions::default()).unwrap();
+        assert_eq!(found.as_deref(), Some(&[n; 50][..]));
+    }
+    drop(family);
+    db.close().unwrap();
+}
+
 #[test]
 fn a_crash_during_a_repair_of_trees_can_be_repaired() {
     let mut crashes = 0;

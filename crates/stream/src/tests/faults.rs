@@ -359,7 +359,7 @@ fn a_failed_release_leaves_all_other_bytes() {
     }
 }
 
-/// Extents that cannot be linked are copied, beside erasures.
+/// Extents that cannot be linked are copied, also while other extents are erased.
 #[test]
 fn without_links_extents_are_copied() {
     let faults = FaultFs::new(disk(1), 1);
@@ -388,16 +388,16 @@ fn without_links_extents_are_copied() {
     for gone in ["refused", "ended"] {
         assert_eq!(extent_files(&**env.fs(), Path::new(gone)), 0);
     }
-    // The first extent is being copied, and another one is to be.
+    // Erases the extent that is being copied, and one that is not yet copied.
     let calls = std::cell::Cell::new(0);
-    let goes_on = || {
+    let check_continue = || {
         calls.set(calls.get() + 1);
         match calls.get() {
             2 => stream.erase(&[places[0].extent, places[2].extent]),
             _ => Ok(()),
         }
     };
-    let made = stream.link_or_copy("copy", true, &goes_on).unwrap();
+    let made = stream.link_or_copy("copy", true, &check_continue).unwrap();
     assert_eq!((made.extents, made.linked_bytes), (4, 0));
     let copy = Stream::open(&env, "copy", options()).unwrap();
     assert_eq!(
@@ -413,4 +413,58 @@ fn without_links_extents_are_copied() {
             _ => assert!(found.unwrap(), "extent {n}"),
         }
     }
+}
+
+/// Some extents are linked and others copied. A lost one is not taken for one that was erased, and
+/// space that was released takes none in the copy.
+#[test]
+fn a_copy_has_all_extents_of_the_stream() {
+    let fs = disk(1);
+    let faults = FaultFs::new(fs.clone(), 1);
+    let env = Env::for_tests(faults.clone(), 1);
+    let stream = Stream::create(&env, "d", options()).unwrap();
+    let places: Vec<ExtentAddress> = (1..6)
+        .map(|n| {
+            // With pieces of 4 KiB, so that whole blocks lie inside of ranges.
+            let at = append(&stream, &[n; 20_000]).unwrap();
+            append(&stream, &[n; 3000]).unwrap();
+            stream.seal().unwrap();
+            at
+        })
+        .collect();
+    let released = places[0].offset..places[0].offset + 15_000;
+    let freed = stream.release(places[0].extent, &[released]).unwrap();
+    assert!(freed > Some(8000));
+    for n in [0, 3] {
+        faults.inject(Fault {
+            op: Some(OpKind::Link),
+            path: places[n].extent.file_name(),
+            when: When::From(1),
+            kind: FaultKind::Unsupported,
+        });
+    }
+    let made = stream.link_or_copy("copy", true, &|| Ok(())).unwrap();
+    assert!(made.linked_bytes > 60_000 && made.copied_bytes > 40_000);
+    let copy = Stream::open(&env, "copy", options()).unwrap();
+    for (n, at) in (1..).zip(&places) {
+        let end = ExtentAddress {
+            offset: at.offset + 16_000,
+            ..*at
+        };
+        assert_eq!(copy.read(end, 4000).unwrap()[..], [n; 4000]);
+    }
+    let on_disk = |stream: &Stream| -> Vec<u64> {
+        stream
+            .extents()
+            .iter()
+            .map(|extent| extent.on_disk)
+            .collect()
+    };
+    assert_eq!(on_disk(&copy), on_disk(&stream));
+
+    let lost = Path::new("d").join(places[2].extent.file_name());
+    fs.remove(&lost).unwrap();
+    let e = stream.link_or_copy("more", true, &|| Ok(())).unwrap_err();
+    assert_eq!((e.kind(), e.path()), (ErrorKind::Corruption, Some(&*lost)));
+    assert_eq!(extent_files(&*fs, Path::new("more")), 0);
 }

@@ -174,7 +174,8 @@ fn damaged_headers_and_missing_files_are_found() {
     );
 }
 
-/// A reader of a stream that lacks bytes has all the others. Nothing else is opened with it.
+/// A stream with missing or truncated extents can be opened only for reading. Reads return all
+/// bytes that are left.
 #[test]
 fn a_reader_has_what_is_left_of_a_damaged_stream() {
     let fs = disk(1);
@@ -227,7 +228,7 @@ fn a_reader_has_what_is_left_of_a_damaged_stream() {
         }
     }
     fs.flip_bit(&path(places[5]), 3, 1).unwrap();
-    let files = Stream::of_files(&env, "d", options()).unwrap();
+    let files = Stream::open_for_salvage(&env, "d", options()).unwrap();
     for (n, (at, is_there)) in places.iter().zip(expected).enumerate() {
         match files.read(*at, 1000) {
             Ok(bytes) => assert!(is_there && bytes[..] == [n as u8; 1000]),
@@ -238,11 +239,25 @@ fn a_reader_has_what_is_left_of_a_damaged_stream() {
     assert_eq!(e.kind(), ErrorKind::NotFound);
     let e = append(&files, b"more").unwrap_err();
     assert_eq!(e.kind(), ErrorKind::ReadOnly);
-    let none = Stream::of_files(&env, "missing", options()).unwrap();
+    let none = Stream::open_for_salvage(&env, "missing", options()).unwrap();
     assert_eq!(none.extents(), []);
+    // A link would have extents with unknown headers.
+    let e = files.link("linked").err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+
+    // A header of a later version is intact.
+    let mut header = fs.read_all(&path(places[2])).unwrap()[..48].to_vec();
+    header[32] = 1;
+    let crc = crc32c::crc32c(&header[..44]);
+    header[44..].copy_from_slice(&crc.to_le_bytes());
+    fs.overwrite(&path(places[2]), 0, &header).unwrap();
+    let e = Stream::open_for_salvage(&env, "d", options())
+        .err()
+        .unwrap();
+    assert_eq!(e.kind(), ErrorKind::Unsupported);
 }
 
-/// The stream was there. "Create it first" would be bad advice.
+/// If `CURRENT` is lost, an open reports `Corruption`, and does not advise to create the stream.
 #[test]
 fn a_lost_current_is_damage() {
     let fs = disk(1);

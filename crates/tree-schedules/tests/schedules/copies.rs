@@ -25,11 +25,11 @@ fn copy(world: &World, dir: &str, own: &Counts) -> (u64, u64) {
     let ended = world.history.lock().unwrap().tick();
     let before = world.history.lock().unwrap().acknowledged();
     (0..below(400)).for_each(|_| yield_now());
-    let goes_on = || {
+    let check_continue = || {
         (0..below(100)).for_each(|_| yield_now());
         Ok(())
     };
-    let made = copy.write(dir, true, &goes_on).expect("writes");
+    let made = copy.write(dir, true, &check_continue).expect("writes");
     count(own, WITHOUT_LINKS, u64::from(made.linked_bytes == 0));
     let after = world.history.lock().unwrap().acknowledged();
     count(own, COPIED_BESIDE, u64::from(after > before));
@@ -56,7 +56,7 @@ fn model(totals: &Counts, own: &Counts) {
             .delta_garbage(1.0)
             .max_space_amp(100.0),
     };
-    let world = World::on_disk(options, script, totals, percent(50));
+    let world = World::with_links(options, script, totals, percent(50));
     let mut threads = Vec::new();
     for writer in 0..WRITERS {
         let world = world.clone();

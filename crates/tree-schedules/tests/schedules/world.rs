@@ -166,11 +166,11 @@ pub struct World {
 impl World {
     /// Makes a tree, which may have a content before the first round.
     pub fn new(options: TreeOptions, script: Script, counts: &Counts) -> Arc<World> {
-        World::on_disk(options, script, counts, true)
+        World::with_links(options, script, counts, true)
     }
 
-    /// Makes a world on a disk that may have no links.
-    pub fn on_disk(
+    /// Makes a world on a disk with hard links, or without them if `has_links` is false.
+    pub fn with_links(
         options: TreeOptions,
         script: Script,
         counts: &Counts,

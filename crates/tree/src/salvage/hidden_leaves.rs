@@ -52,7 +52,7 @@ impl Walk<'_> {
         let unknown = self.extents_to_search(&usage);
         self.is_in_doubt = !unknown.is_empty();
         for (page, reason) in std::mem::take(&mut self.hidden_pages) {
-            self.lose_range(page, &reason);
+            self.lose_range(page, &reason, true);
         }
         for (extent, usage) in usage.iter().filter(|(_, of)| of.kind == StreamKind::Base) {
             for (begin, end) in usage.ranges.iter().flat_map(|ranges| ranges.iter()) {
@@ -60,7 +60,7 @@ impl Walk<'_> {
                     Ok(page) => walk.take_found(id, &page, &mut found),
                     // If an index page names it, its loss is known already.
                     Err(what) => {
-                        walk.lose_range(id, &what);
+                        walk.lose_range(id, &what, false);
                         Ok(())
                     }
                 })?;
@@ -127,15 +127,21 @@ impl Walk<'_> {
             len: (to - from) as u32,
         };
         let whole = page_at(0, (end - begin) as usize);
-        let mut bytes = match self.readable_bytes(extent, begin, whole.len) {
-            Ok(bytes) if bytes.iter().all(|byte| *byte == 0) => {
-                return each(self, whole, Err("nothing is left here".to_string()));
-            }
-            bytes => bytes?,
-        };
-        // Where the file ends before, as where a block cannot be read.
-        bytes.resize(whole.len as usize, 0);
-        let bytes = Bytes::from(bytes);
+        let limit = self.storage.base.extent_len(extent).unwrap_or(0);
+        if limit == 0 {
+            return each(self, whole, Err("the file is missing".to_string()));
+        }
+        let mut bytes = self.readable_bytes(whole, limit)?;
+        if bytes.iter().all(|byte| *byte == 0) {
+            let what = "all bytes are zeros, unreadable, or behind the end of the file";
+            return each(self, whole, Err(what.to_string()));
+        }
+        if bytes.len() < whole.len as usize {
+            // Bytes behind the end of the file are zeros, as those of blocks that cannot be read.
+            let mut padded = bytes.to_vec();
+            padded.resize(whole.len as usize, 0);
+            bytes = padded.into();
+        }
         let len_at = |at: usize| {
             let offset = u64::from(begin) + at as u64;
             len_of_page_at(ExtentAddress { extent, offset }, &bytes[at..])
@@ -161,19 +167,19 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns bytes of an extent, fewer if the file ends before. Blocks that cannot be read
-    /// because of damage are zeros.
-    fn readable_bytes(&self, extent: ExtentId, begin: u32, len: u32) -> Result<Vec<u8>> {
-        let extents = self.storage.base.extents();
-        let limit = extents.iter().find(|e| e.id == extent).map_or(0, |e| e.len);
+    /// Returns bytes of an extent of `limit` bytes, fewer if they end there. Blocks that cannot be
+    /// read because of damage are zeros.
+    fn readable_bytes(&self, part: PageId, limit: u64) -> Result<Bytes> {
         let len_at = |at: u64, len: usize| len.min(limit.saturating_sub(at) as usize);
         let read = |offset: u64, len: usize| match len_at(offset, len) {
             0 => Ok(Bytes::new()),
-            len => (self.storage.base).read(ExtentAddress { extent, offset }, len),
+            len => {
+                let extent = part.extent;
+                (self.storage.base).read(ExtentAddress { extent, offset }, len)
+            }
         };
-        let begin = u64::from(begin);
-        let bytes = read_sparse(begin, len_at(begin, len as usize), &read)?;
-        Ok(bytes.to_vec())
+        let begin = u64::from(part.offset);
+        read_sparse(begin, len_at(begin, part.len as usize), &read)
     }
 
     /// Returns the extents without ranges that have live pages which were not met, and the bytes of
@@ -206,14 +212,13 @@ impl Walk<'_> {
         let mut extents = self.storage.base.extents();
         for (extent, bytes) in &unmet {
             if extents.iter().all(|there| there.id != *extent) {
-                let offset = EXTENT_HEADER as u32;
-                let len = u32::try_from(*bytes).unwrap_or(u32::MAX - offset);
-                let of_all = PageId {
+                let whole = PageId {
                     extent: *extent,
-                    offset,
-                    len,
+                    offset: 0,
+                    len: 0,
                 };
-                damaged.push((of_all, "the file is missing".to_string()));
+                let what = format!("the file is missing, with {bytes} bytes of live pages");
+                damaged.push((whole, what));
             }
         }
         extents.retain(|extent| unmet.contains_key(&extent.id));
@@ -264,7 +269,7 @@ impl Walk<'_> {
         }
         damaged.retain(|(id, _)| unmet.get(&id.extent).is_some_and(|bytes| *bytes > 0));
         for (id, what) in damaged {
-            self.lose_range(id, &what);
+            self.lose_range(id, &what, false);
         }
         Ok(())
     }

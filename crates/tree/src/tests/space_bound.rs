@@ -1,6 +1,6 @@
 //! The bound of the space of pages.
 
-use super::{Content, disk, options};
+use super::{Content, disk, options, write_some};
 use crate::{PageTree, TreeOptions};
 use basalt_env::{Env, Random};
 
@@ -61,4 +61,27 @@ fn the_space_of_pages_stays_within_its_bound() {
         // A collection writes pages to the extents that are being written.
         assert!(amp <= bound * 1.1, "{amp} with a bound of {bound}");
     }
+}
+
+/// A compaction of all pages leaves no garbage in the extent that is written to.
+#[test]
+fn a_compaction_of_all_keys_leaves_no_garbage() {
+    let fs = disk(1);
+    let options = TreeOptions {
+        extent_bytes: 1 << 20,
+        ..options()
+    };
+    let tree = PageTree::open(&Env::for_tests(fs, 1), DIR, &options).unwrap();
+    for round in 0..10 {
+        write_some(&tree, &Random::from_seed(round), 200, round as u8);
+        tree.maintain().unwrap();
+    }
+    tree.compact_range(b"", None, &|| true).unwrap();
+    tree.maintain().unwrap();
+    let stats = tree.stats();
+    assert!(
+        stats.base_garbage_bytes * 8 < stats.base_extent_bytes,
+        "{stats:?}"
+    );
+    tree.close().unwrap();
 }

@@ -348,7 +348,7 @@ impl SalvagedCatalog {
 
     /// Gives a family the name and comparator that a readable edit or table says. No store writes a
     /// name that another family has: the family then keeps a made-up name.
-    fn name_family(&mut self, id: u32, name: &str, comparator: &str, options: &Options) {
+    pub(super) fn name_family(&mut self, id: u32, name: &str, comparator: &str, options: &Options) {
         let taken = (id == 0) != (name == DEFAULT)
             || self
                 .catalog

@@ -171,8 +171,11 @@ fn an_explanation_agrees_with_the_read() {
     for seed in 0..6 {
         let disk = SimFs::new(SimOptions::default());
         let (random, clock) = (Random::from_seed(seed), ManualClock::new(START_MS));
+        let opens = std::cell::Cell::new(0);
         let env = || {
-            let env = EnvBuilder::for_tests(disk.clone(), seed);
+            // An open must not draw the numbers of extents that a tree had before.
+            opens.set(opens.get() + 1);
+            let env = EnvBuilder::for_tests(disk.clone(), seed + 10 * opens.get());
             env.clock(Clock::manual(clock.clone())).build()
         };
         let mut db = Db::open(&env(), "db", options()).unwrap();

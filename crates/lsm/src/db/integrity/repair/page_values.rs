@@ -81,6 +81,7 @@ impl Repair<'_> {
 
     fn rewrite_tree(&mut self, family: u32) -> Result<()> {
         let (env, options) = (self.env, TreeOptions::default());
+        let name = self.learned.catalog.families[&family].name.clone();
         let old = self.trees.remove(&family).expect("it was opened");
         let number = pages::unused_tree(env, self.dir, family)?;
         let all = self.dir.join(PAGES_DIR);
@@ -98,7 +99,7 @@ impl Repair<'_> {
             value: Bytes::new(),
             entries: 0,
         };
-        tree.write_unconfirmed(&mut entries, pages::note_of(old.flushed))?;
+        tree.write_unconfirmed(&mut entries, pages::note_of(old.flushed, &name))?;
         let entries = entries.entries;
         tree.confirm();
         tree.close()?;
@@ -112,7 +113,7 @@ impl Repair<'_> {
         self.replaced_trees.push(tree_name(family, replaced));
         self.tree_entries.insert(family, entries);
         old.pages.leave(false)?;
-        let pages = FamilyPages::new(&self.tables, new_dir, tree);
+        let pages = FamilyPages::new(&self.tables, &name, new_dir, tree);
         (self.trees).insert(family, PageView::of(&pages, old.flushed));
         Ok(())
     }

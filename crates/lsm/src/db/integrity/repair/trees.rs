@@ -4,10 +4,11 @@
 //! replayed behind that number, even if the edit is lost that says the same.
 
 use super::Repair;
+use crate::db::integrity::manifest_salvage::recovered_name;
 use crate::db::integrity::report::{KeyRange, Loss};
 use crate::db::pages::{self, FamilyPages, PAGES_DIR, PageView, tree_dir, tree_name};
 use crate::db::store_files::LOST_DIR;
-use basalt_fs::{Error, ErrorKind, Result};
+use basalt_fs::{ErrorKind, Result};
 use basalt_kv::key::SeqNo;
 use basalt_tree::{LostPages, PageTree, TreeOptions};
 use std::path::{Path, PathBuf};
@@ -74,13 +75,15 @@ impl Repair<'_> {
             let name = tree_name(family, tree);
             let dir = tree_dir(self.dir, family, tree);
             let options = TreeOptions::default();
+            let mut own_name = None;
             let is_written = match PageTree::open_read_only(self.env, &dir, &options, &|_| true) {
                 Ok(tree) => {
-                    let is_written = !tree.note().is_empty();
+                    let note = tree.note();
                     tree.abandon()?;
-                    is_written
+                    own_name = pages::family_name_of(&note).map(str::to_string);
+                    !note.is_empty()
                 }
-                Err(e) if is_damage(&e) => true,
+                Err(e) if e.is_damage() => true,
                 Err(e) => return Err(e),
             };
             let known = self.learned.catalog.families.get(&family);
@@ -106,6 +109,10 @@ impl Repair<'_> {
             self.other_families |= family != 0;
             let f = self.learned.family(family, self.options);
             (f.pages, f.tree) = (Some(0), tree);
+            if let Some(name) = own_name.filter(|_| f.name == recovered_name(family)) {
+                let comparator = f.comparator.clone();
+                (self.learned).name_family(family, &name, &comparator, self.options);
+            }
         }
         Ok(())
     }
@@ -119,7 +126,7 @@ impl Repair<'_> {
         let is_upto = self.learned.sure && {
             let opened = PageTree::open_read_only(env, &dir, &options, &upto);
             match opened.and_then(|tree| tree.abandon()) {
-                Err(e) if is_damage(&e) => false,
+                Err(e) if e.is_damage() => false,
                 opened => opened.map(|()| true)?,
             }
         };
@@ -128,17 +135,18 @@ impl Repair<'_> {
             false => &all,
         };
         // The check has read the pages that the manifest knows.
-        let is_sound = is_upto && !self.bad_trees.contains(&of.family)
-            || PageTree::check(env, &dir, &options, keep)?
-                .damage
-                .is_empty();
+        let is_sound = is_upto && !self.bad_trees.contains(&of.family) || {
+            let found = PageTree::check(env, &dir, &options, keep)?;
+            self.tree_entries.insert(of.family, found.counts.entries);
+            found.damage.is_empty()
+        };
         let (tree, note) = match is_sound {
             true => {
                 let options = options.create_if_missing(false);
                 let tree = PageTree::open_keeping(env, &dir, &options, keep)?;
                 self.report.trees_kept += 1;
                 let note = pages::seq_of(&tree.note()).unwrap_or(0);
-                (FamilyPages::new(&self.tables, dir, tree), note)
+                (FamilyPages::new(&self.tables, &of.name, dir, tree), note)
             }
             false => self.write_readable(of, &dir, keep)?,
         };
@@ -173,7 +181,17 @@ impl Repair<'_> {
         let (env, options) = (self.env, TreeOptions::default());
         let salvage = PageTree::salvage(env, dir, &options, keep)?;
         for lost in salvage.lost() {
-            self.lose(of.loss(lost));
+            let file = of.path().join(&lost.file);
+            match lost.is_index && !lost.older_may_reappear {
+                false => self.lose(of.loss(lost)),
+                // It has no entries.
+                true => self.report.notes.push(format!(
+                    "{} at {}: an index page is damaged ({}), and the pages below it were found without it",
+                    file.display(),
+                    lost.bytes.start,
+                    lost.reason
+                )),
+            }
         }
         // Without a note, the manifest's number is the only one there is.
         let note = salvage.note().map(|note| pages::seq_of(note).unwrap_or(0));
@@ -187,7 +205,7 @@ impl Repair<'_> {
         PageTree::destroy(env, &unfinished)?;
         let tree = PageTree::open(env, &unfinished, &options)?;
         let is_exact = salvage.note().is_some();
-        let entries = tree.write_salvaged(salvage, pages::note_of(note))?;
+        let entries = tree.write_salvaged(salvage, pages::note_of(note, &of.name))?;
         tree.close()?;
         env.fs().rename(&unfinished, &new_dir)?;
         env.fs().sync_metadata(&all)?;
@@ -209,7 +227,7 @@ impl Repair<'_> {
         let family = self.learned.catalog.families.get_mut(&of.family);
         family.expect("it is known").tree = number;
         self.aside_trees.push(tree_name(of.family, of.tree));
-        let pages = FamilyPages::new(&self.tables, new_dir, tree);
+        let pages = FamilyPages::new(&self.tables, &of.name, new_dir, tree);
         Ok((pages, note))
     }
 
@@ -281,11 +299,4 @@ impl Repair<'_> {
         }
         Ok(())
     }
-}
-
-fn is_damage(e: &Error) -> bool {
-    matches!(
-        e.kind(),
-        ErrorKind::Corruption | ErrorKind::NotFound | ErrorKind::Unsupported
-    )
 }

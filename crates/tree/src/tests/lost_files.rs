@@ -1,0 +1,84 @@
+//! Trees that are being created, and trees that have lost files.
+
+use super::{DIR, disk, options};
+use crate::PageTree;
+use basalt_env::Env;
+use basalt_fs::{ErrorKind, FileSystem};
+use basalt_log::{LogEngine, LogEngineOptions, LogOptions};
+use basalt_stream::Stream;
+use std::path::Path;
+
+/// A tree that a crash interrupted before its first checkpoint has logs, and no streams.
+#[test]
+fn a_tree_that_is_being_created_is_no_tree() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    PageTree::open(&env, DIR, &options())
+        .unwrap()
+        .close()
+        .unwrap();
+    for name in ["base", "delta"] {
+        let dir = Path::new(DIR).join(name);
+        for entry in fs.list(&dir).unwrap() {
+            fs.remove(&dir.join(entry.name)).unwrap();
+        }
+        fs.remove(&dir).unwrap();
+    }
+    let opened = || PageTree::open_read_only(&env, DIR, &options(), &|_| true);
+    // With a checkpoint, the tree has lost its streams.
+    assert_eq!(
+        opened().err().map(|e| e.kind()),
+        Some(ErrorKind::Corruption)
+    );
+    let logs = Path::new(DIR).join("logs");
+    for entry in fs.list(&logs).unwrap() {
+        fs.remove(&logs.join(entry.name)).unwrap();
+    }
+    let log = LogEngine::open(&env, &logs, LogEngineOptions::default()).unwrap();
+    for name in ["system", "checkpoint"] {
+        log.create(name, LogOptions::default()).unwrap();
+    }
+    log.close().unwrap();
+    assert_eq!(opened().err().map(|e| e.kind()), Some(ErrorKind::NotFound));
+    PageTree::open(&env, DIR, &options())
+        .unwrap()
+        .close()
+        .unwrap();
+}
+
+/// To create the streams anew would remove the extents.
+#[test]
+fn a_tree_without_its_checkpoint_keeps_its_extents() {
+    let fs = disk(1);
+    let env = Env::for_tests(fs.clone(), 1);
+    let tree = PageTree::open(&env, DIR, &options()).unwrap();
+    tree.write([(&b"k"[..], Some(&b"v"[..]))]).unwrap();
+    tree.abandon().unwrap();
+    drop(tree);
+    let logs = Path::new(DIR).join("logs");
+    let log = LogEngine::open(&env, &logs, LogEngineOptions::default()).unwrap();
+    log.delete("checkpoint").unwrap();
+    log.close().unwrap();
+    for name in ["base", "delta"] {
+        let dir = Path::new(DIR).join(name);
+        for entry in fs.list(&dir).unwrap() {
+            if !entry.name.ends_with(".extent") {
+                fs.remove(&dir.join(entry.name)).unwrap();
+            }
+        }
+    }
+    let extents = || Stream::extent_files(&env, Path::new(DIR).join("base")).unwrap();
+    let before = extents();
+    let e = PageTree::open(&env, DIR, &options()).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+    assert_eq!(extents(), before);
+    assert!(!before.is_empty());
+    // The logs of a closed tree are not made anew either.
+    for entry in fs.list(&logs).unwrap() {
+        fs.remove(&logs.join(entry.name)).unwrap();
+    }
+    let existing = options().create_if_missing(false);
+    let e = PageTree::open(&env, DIR, &existing).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+    assert_eq!(fs.list(&logs).unwrap().len(), 0);
+}
