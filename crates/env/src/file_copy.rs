@@ -27,9 +27,9 @@ pub fn copy_file(
 }
 
 /// Copies a file of which ranges may have been released, as [`copy_file`] does. A block whose read
-/// fails with `Corruption` is zeros in the copy. The caller's own
-/// checksums must distinguish a released block from a damaged one. Blocks of zeros take no space in
-/// the copy, if the filesystem has files with holes.
+/// fails with `Corruption` is zeros in the copy. The caller's own checksums must distinguish a
+/// released block from a damaged one. Blocks of zeros take no space in the copy, if the filesystem
+/// has files with holes.
 pub fn copy_sparse_file(
     env: &Env,
     (file, from): (&dyn File, &Path),

@@ -389,8 +389,11 @@ impl Storage {
             let guard = self.maintenance.exclusive();
             if std::mem::take(&mut begins_all) {
                 // All pages are written again. Garbage keeps its space until its extent is sealed,
-                // so no old page may be in the extent that is written to.
-                self.base.seal()?;
+                // so no old page may be in the extent that is written to. A full disk keeps it.
+                match self.base.seal() {
+                    Err(e) if e.kind() == ErrorKind::NoSpace => {}
+                    sealed => sealed?,
+                }
             }
             let view = self.view();
             let path = self.path(&view, &low)?;

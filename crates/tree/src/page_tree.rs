@@ -6,7 +6,8 @@ use crate::explain::PageExplanation;
 use crate::inspect::{InspectedExtent, InspectedNode, PageCounts};
 use crate::options::TreeOptions;
 use crate::page_reads::PartReads;
-use crate::salvage::TreeSalvage;
+use crate::recovery::CURRENT;
+use crate::salvage::{TreeSalvage, has_entries};
 use crate::stats::PageTreeStats;
 use crate::storage::{BASE, DELTA, LOGS, Storage, View};
 use crate::usage::StreamKind;
@@ -62,7 +63,17 @@ impl PageTree {
         options: &TreeOptions,
         keep: &dyn Fn(&[u8]) -> bool,
     ) -> Result<PageTree> {
-        let storage = Storage::open_keeping(env, path.as_ref(), options, keep)?;
+        let path = path.as_ref();
+        let logs = path.join(LOGS);
+        if options.create_if_missing
+            && !env.fs().exists(&logs.join(CURRENT))?
+            && has_entries(env, path)?
+        {
+            // To create a tree here would make garbage of all pages.
+            let what = "the logs of the tree are missing, and its pages have entries";
+            return Err(Error::corruption(&logs, 0, what));
+        }
+        let storage = Storage::open_keeping(env, path, options, keep)?;
         Ok(PageTree {
             storage: Arc::new(storage),
         })
@@ -108,7 +119,10 @@ impl PageTree {
     }
 
     /// Returns true if something was written to a closed tree: it has a note, or it cannot be
-    /// opened and has extents of delta pages, which a tree that is being created has not.
+    /// opened, and has an extent of delta pages or a page with entries. A tree that is being
+    /// created has none of these.
+    ///
+    /// Cost: reads the logs. If they are damaged, and there are no delta pages, reads all pages.
     ///
     /// Errors: `Busy`, `Unsupported`, and those of the filesystem.
     pub fn was_written(env: &Env, path: impl AsRef<Path>) -> Result<bool> {
@@ -119,10 +133,14 @@ impl PageTree {
                 tree.abandon().map(|()| has_note)
             }
             Err(e) if e.is_not_found() || e.is_corruption() => {
-                match Stream::extent_files(env, path.join(DELTA)) {
-                    Err(e) if e.is_not_found() => Ok(false),
-                    found => Ok(!found?.is_empty()),
+                let deltas = match Stream::extent_files(env, path.join(DELTA)) {
+                    Err(e) if e.is_not_found() => Vec::new(),
+                    deltas => deltas?,
+                };
+                if !deltas.is_empty() {
+                    return Ok(true);
                 }
+                has_entries(env, path)
             }
             Err(e) => Err(e),
         }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The file that names the manifest of the logs.
-const CURRENT: &str = "CURRENT";
+pub(crate) const CURRENT: &str = "CURRENT";
 /// Names of the logs.
 const SYSTEM: &str = "system";
 const CHECKPOINT: &str = "checkpoint";
@@ -134,7 +134,7 @@ impl Storage {
     }
 
     /// Opens the storage tier for reading as [`Storage::open_read_only`] does, over the extents
-    /// that are in the directory: the manifests of the streams are not read. Pages in missing
+    /// that are in the directory: the manifests of the streams are not needed. Pages in missing
     /// extents are damaged pages.
     pub fn open_salvage(
         env: &Env,

@@ -222,10 +222,8 @@ impl Walk<'_> {
 
     /// Takes the pages of a leaf.
     fn leaf(&mut self, pages: &Pages, low: Option<Vec<u8>>, high: Option<Vec<u8>>) -> Result<()> {
-        if !self.is_known_lost(&lost_page(StreamKind::Base, pages.base, String::new())) {
-            let base = Delta::whole(pages.base);
-            self.page(StreamKind::Base, &base, 0, (low.as_ref(), high.as_ref()))?;
-        }
+        let base = Delta::whole(pages.base);
+        self.page(StreamKind::Base, &base, 0, (low.as_ref(), high.as_ref()))?;
         self.deltas(pages, low.as_ref(), high.as_ref())
     }
 
@@ -359,7 +357,23 @@ struct Search {
     write_unit: u64,
 }
 
+/// Returns true if a page with entries is in the files of a tree. Reads all extents.
+pub(crate) fn has_entries(env: &Env, dir: &Path) -> Result<bool> {
+    Ok(!Search::of_tree(env, dir)?.sources.is_empty())
+}
+
 impl Search {
+    /// Searches both streams of a tree.
+    fn of_tree(env: &Env, dir: &Path) -> Result<Search> {
+        let mut search = Search {
+            write_unit: env.fs().info().write_unit as u64,
+            ..Search::default()
+        };
+        search.stream(env, dir, StreamKind::Base)?;
+        search.stream(env, dir, StreamKind::Delta)?;
+        Ok(search)
+    }
+
     fn stream(&mut self, env: &Env, dir: &Path, kind: StreamKind) -> Result<()> {
         let dir = dir.join(directory(kind));
         let files = match Stream::extent_files(env, &dir) {
@@ -512,12 +526,7 @@ impl TreeSalvage {
             Err(e) if e.is_damage() => e,
             Err(e) => return Err(e),
         };
-        let mut search = Search {
-            write_unit: env.fs().info().write_unit as u64,
-            ..Search::default()
-        };
-        search.stream(env, dir, StreamKind::Base)?;
-        search.stream(env, dir, StreamKind::Delta)?;
+        let mut search = Search::of_tree(env, dir)?;
         let reason = format!(
             "the logs of the tree cannot be read ({e}); all pages that verify are kept, the newest first"
         );

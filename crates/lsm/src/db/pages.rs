@@ -860,6 +860,11 @@ pub(crate) fn check_unnamed(
 
 /// Returns the path of a tree that was written, in the directory of a store without a manifest.
 pub(crate) fn any_written(env: &Env, dir: &Path) -> Result<Option<PathBuf>> {
+    // A file of another program may have the name.
+    let entries = env.fs().list(dir)?;
+    if !entries.iter().any(|e| e.is_dir && e.name == PAGES_DIR) {
+        return Ok(None);
+    }
     for (id, tree) in trees_of(env, dir)? {
         if PageTree::was_written(env, tree_dir(dir, id, tree))? {
             return Ok(Some(Path::new(PAGES_DIR).join(tree_name(id, tree))));

@@ -4,7 +4,7 @@
 //! all pages of the extent are looked at. A page that the mapping table has is live. Of the others,
 //! the newest ones count: a leaf whose keys overlap those of a newer leaf is garbage.
 
-use super::{KeyBounds, Walk};
+use super::{KeyBounds, Walk, lost_page};
 use crate::mapping::{Delta, Pages, Part, State};
 use crate::page::{Page, PageKind};
 use crate::page_format::len_of_page_at;
@@ -80,7 +80,8 @@ impl Walk<'_> {
         });
         others.sort_unstable_by_key(|(key, _)| *key);
         for (_, pages) in others {
-            match pages.has_index_deltas {
+            let base = lost_page(StreamKind::Base, pages.base, String::new());
+            match pages.has_index_deltas || self.is_known_lost(&base) {
                 true => self.deltas(&pages, None, None)?,
                 false => self.leaf(&pages, None, None)?,
             }

@@ -82,3 +82,47 @@ fn a_tree_without_its_checkpoint_keeps_its_extents() {
     assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
     assert_eq!(fs.list(&logs).unwrap().len(), 0);
 }
+
+/// A tree without logs is evidence of a store as long as a page of it has entries.
+#[test]
+fn a_tree_without_logs_was_written_if_a_page_has_entries() {
+    for (has_entries, is_merged) in [(false, false), (true, false), (true, true)] {
+        let fs = disk(1);
+        let env = Env::for_tests(fs.clone(), 1);
+        let tree = PageTree::open(&env, DIR, &options()).unwrap();
+        if has_entries {
+            tree.write([(&b"k"[..], Some(&b"v"[..]))]).unwrap();
+        }
+        if is_merged {
+            tree.compact_range(b"", None, &|| true).unwrap();
+        }
+        tree.close().unwrap();
+        drop(tree);
+        if is_merged {
+            // Opens seal the extent of delta pages, and erase it.
+            PageTree::open(&env, DIR, &options())
+                .unwrap()
+                .close()
+                .unwrap();
+            let deltas = Stream::extent_files(&env, Path::new(DIR).join("delta")).unwrap();
+            assert_eq!(deltas, []);
+        }
+        let logs = Path::new(DIR).join("logs");
+        for entry in fs.list(&logs).unwrap() {
+            fs.remove(&logs.join(entry.name)).unwrap();
+        }
+        assert_eq!(PageTree::was_written(&env, DIR).unwrap(), has_entries);
+        let extents = || Stream::extent_files(&env, Path::new(DIR).join("base")).unwrap();
+        let before = extents();
+        match PageTree::open(&env, DIR, &options()) {
+            Ok(tree) => {
+                assert!(!has_entries);
+                tree.close().unwrap();
+            }
+            Err(e) => {
+                assert!(has_entries && e.kind() == ErrorKind::Corruption, "{e}");
+                assert_eq!(extents(), before);
+            }
+        }
+    }
+}
