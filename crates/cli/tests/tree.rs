@@ -337,6 +337,15 @@ fn the_logs_of_a_tree_are_no_logs_of_users() {
     s.run("check", ["--json"]).ok();
 }
 
+/// A name proves nothing: a file that is called as the directory of trees is no tree.
+#[test]
+fn a_file_called_pages_is_no_store() {
+    let s = Scratch::new("tree-no-store");
+    s.file("db/pages", "1 to 20");
+    s.run("put", ["k", "v"])
+        .fails(2, &["holds files and no store", "--allow-nonempty-dir"]);
+}
+
 /// The name is in the tree, too, so that Redis clients find their keys.
 #[test]
 fn keys_in_pages_are_found_after_a_lost_manifest() {

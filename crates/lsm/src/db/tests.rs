@@ -356,19 +356,6 @@ impl crate::Comparator for Backwards {
     }
 }
 
-/// A name proves nothing: a file that is called as the directory of trees is no tree.
-#[test]
-fn a_foreign_file_that_is_called_pages_is_no_store() {
-    let sim = SimFs::new(SimOptions::default());
-    sim.create_dir("db".as_ref()).unwrap();
-    sim.write_file("db/pages".as_ref(), b"1 to 20").unwrap();
-    let before = sim.digest();
-    let env = Env::for_tests(sim.clone(), 1);
-    let refused = Db::open(&env, "db", small()).err().unwrap();
-    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
-    assert_eq!(sim.digest(), before);
-}
-
 /// Regression test: a file had a manifest's name and was none. A store that was made beside it
 /// deleted it as an unused file.
 #[test]
