@@ -43,7 +43,8 @@ pub use db::{Db, Family, Iter, Snapshot, Ticket};
 pub use listener::{Event, EventListener};
 pub use options::{
     CompactionFilter, Compression, Durability, FamilyOptions, FilterContext, FilterDecision,
-    KeyDecision, Options, ReadOptions, TreeOptions, WriteOptions,
+    KeyDecision, LogMode, Options, OwnerLog, PassiveOptions, ReadOptions, TreeOptions,
+    WriteOptions,
 };
 
 /// Tests of this crate that touch no disk: to run them on another one proves nothing.

@@ -68,6 +68,16 @@ pub enum Event {
         /// flush.
         error: Option<Error>,
     },
+    /// Flush flags of a passive store are durable, see
+    /// [`crate::db::Db::persistence_points`].
+    #[non_exhaustive]
+    Persisted {
+        /// The global persistence point: the last transaction of the owner's log that is persisted
+        /// in all families.
+        global: u64,
+        /// The last transaction that was applied.
+        applied: u64,
+    },
     /// A compaction has begun.
     CompactionBegin(CompactionInfo),
     /// A compaction has ended. Unless it failed, its outputs are durable and part of the tree.

@@ -1,9 +1,11 @@
 //! Settings: all that a caller can choose, each with its unit, its default and its cost.
 
 mod limits;
+mod passive;
 mod setters;
 
 use limits::within;
+pub use passive::{LogMode, OwnerLog, PassiveOptions};
 pub(crate) use setters::setters;
 
 use crate::listener::EventListener;
@@ -30,6 +32,9 @@ pub struct Options {
     pub allow_nonempty_dir: bool,
     /// Fail with `AlreadyExists` if there is a store. Default `false`.
     pub error_if_exists: bool,
+    /// Whether the store keeps a log of its own, or relies on that of its owner. Default
+    /// [`LogMode::Own`].
+    pub log: LogMode,
     /// Settings of the family `default`, and of families not named in `families`.
     pub default_family: FamilyOptions,
     /// Settings of families by name.
@@ -64,6 +69,7 @@ impl Default for Options {
             create_if_missing: true,
             allow_nonempty_dir: false,
             error_if_exists: false,
+            log: LogMode::Own,
             default_family: FamilyOptions::default(),
             families: BTreeMap::new(),
             write_buffer_bytes: 64 << 20,
@@ -80,6 +86,7 @@ setters! { Options {
     create_if_missing: bool,
     allow_nonempty_dir: bool,
     error_if_exists: bool,
+    log: LogMode,
     default_family: FamilyOptions,
     families: BTreeMap<String, FamilyOptions>,
     write_buffer_bytes: u64,
@@ -114,6 +121,9 @@ impl Options {
             self.idle_release.as_secs(),
             limits::IDLE_RELEASE_SECONDS,
         )?;
+        if let LogMode::Passive(passive) = &self.log {
+            passive.validate()?;
+        }
         self.default_family.validate("default")?;
         self.families
             .iter()

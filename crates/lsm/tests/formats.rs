@@ -12,11 +12,12 @@ use basalt_env::Env;
 use basalt_fs::{AlignedBuf, FileSystem};
 use basalt_lsm::db::Db;
 use basalt_lsm::version::EngineKind;
-use basalt_lsm::version::FileLocation;
 use basalt_lsm::version::edit::{AddBlob, AddTable, Edit};
 use basalt_lsm::version::manifest::{CURRENT_LEN, Current, Manifest};
+use basalt_lsm::version::{FileLocation, FlushFlag};
 use basalt_lsm::{
-    Compression, ErrorKind, FamilyOptions, Kind, Options, ReadOptions, WriteBatch, WriteOptions,
+    Compression, ErrorKind, FamilyOptions, Kind, LogMode, Options, PassiveOptions, ReadOptions,
+    WriteBatch, WriteOptions,
 };
 use basalt_records::{FileHeader, FileKind, Outgoing, RECORD_HEADER, RecordKind, RecordWriter};
 use basalt_sim::{SimFs, SimOptions};
@@ -75,13 +76,16 @@ fn persisted_numbers_never_change() {
     assert_eq!(catalog.to_edit().features, Some([0, 0, 1]));
     catalog.has_references_in_pages = true;
     assert_eq!(catalog.to_edit().features, Some([0, 0, 3]));
+    catalog.passive = true;
+    assert_eq!(catalog.to_edit().features, Some([0, 0, 7]));
     assert_eq!(EngineKind::Logs.directory(), "logs");
     assert_eq!(CURRENT_LEN, 64);
     assert_eq!(basalt_lsm::version::LEVELS, 7);
     assert_eq!(basalt_kv::key::BYTEWISE_NAME, "basalt.bytewise");
     for (i, (name, edit)) in fields().into_iter().enumerate() {
         let tag = [
-            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 21, 64, 65,
+            1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 21, 26, 27,
+            64, 65,
         ][i];
         assert_eq!(edit.encode()[0], tag, "{name}");
     }
@@ -327,6 +331,20 @@ fn fields() -> Vec<(&'static str, Edit)> {
                     meta: prepared,
                     location: FileLocation::Local,
                 }],
+                ..none()
+            },
+        ),
+        (
+            "families 1 and 5 are persisted up to transaction 900, of 3 items from 2000 on",
+            Edit {
+                flush_flags: vec![(FlushFlag::of(900, 2000, 3), vec![1, 5])],
+                ..none()
+            },
+        ),
+        (
+            "the store became passive at sequence number 100",
+            Edit {
+                passive_from: Some(100),
                 ..none()
             },
         ),
@@ -869,8 +887,8 @@ fn later_features_are_refused_by_name() {
         ([0, 0, 1], true),
         ([0, 0, 2], true),
         ([0, 0, 3], true),
-        ([0, 0, 4], false),
-        ([0, 0, 7], false),
+        ([0, 0, 8], false),
+        ([0, 0, 15], false),
     ] {
         let (fs, env) = new_dir();
         let edit = state(|e| e.features = Some(features));
@@ -881,10 +899,28 @@ fn later_features_are_refused_by_name() {
             refused(
                 &fs,
                 &env,
-                &format!("{:#x} ", features[1] | (features[2] & !3)),
+                &format!("{:#x} ", features[1] | (features[2] & !7)),
             );
         }
     }
+}
+
+/// Bit 2 says that the store is passive.
+#[test]
+fn a_passive_store_is_refused_without_its_owner_and_without_its_flags() {
+    let (_, env) = new_dir();
+    let edit = state(|e| e.features = Some([0, 0, 4]));
+    drop(Manifest::create(&env, Path::new(DIR), STORE_ID, 9, &edit.encode()).unwrap());
+    let e = Db::open(&env, DIR, Options::default()).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    let log = LogMode::Passive(PassiveOptions::default());
+    let e = Db::open_passive(&env, DIR, Options::default().log(log));
+    let e = e.err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+    assert!(
+        e.to_string().contains("\"default\" has no flush flag"),
+        "{e}"
+    );
 }
 
 #[test]

@@ -100,7 +100,7 @@ impl BackPressure {
     /// when it is not. Called with each change of the view.
     pub fn note_urgent(&self, view: &View) {
         let behind = view.backlog.is_urgent()
-            || view.sealed.len() >= self.ctx.options.max_sealed_memtables
+            || view.waiting_sets(&self.ctx.options) >= self.ctx.options.max_sealed_memtables
             || self.space_amp.pressure() > 0.0;
         let idle =
             self.ctx.read_only || self.ctx.has_left() || self.health.compaction_error().is_some();

@@ -17,9 +17,9 @@ use super::pages::{self, PAGES_DIR, tree_dir};
 use super::store_files::{LOCK, StoreFile};
 use super::view::View;
 use super::write_path::log_space::{PinnedLogs, log_path};
-use crate::version::EngineKind;
 use crate::version::catalog::{Catalog, CatalogTable};
 use crate::version::manifest::Manifest;
+use crate::version::{EngineKind, Tsn};
 use crate::version::{blob_names, table_name};
 use basalt_env::file_copy::{cannot_link, copy_file};
 use basalt_fs::{Error, ErrorKind, File, Result};
@@ -76,6 +76,8 @@ pub struct CheckpointReport {
     pub copied_bytes: u64,
     /// Bytes of log that were copied.
     pub log_bytes: u64,
+    /// The last transaction of the owner's log that a copy of a passive store has, in all families.
+    pub transaction: Option<Tsn>,
 }
 
 /// Another engine of the store, whose data a checkpoint copies as of the same moment.
@@ -218,7 +220,11 @@ impl Engine {
     ) -> Result<CheckpointReport> {
         let fs = self.ctx.env.fs();
         let contents = self.contents_to_copy(options, parts)?;
-        let mut report = CheckpointReport::default();
+        let flags = contents.catalog.flags();
+        let mut report = CheckpointReport {
+            transaction: flags.values().map(|flag| flag.tsn).min(),
+            ..CheckpointReport::default()
+        };
         for family in contents.catalog.families.values() {
             for (&number, CatalogTable { meta, .. }) in &family.tables {
                 report.tables += 1;
@@ -357,12 +363,18 @@ impl Engine {
                     .filter_map(|l| l.end.or(l.left))
                     .sum::<u64>()
         };
-        if waiting > options.flush_above_bytes {
+        let is_passive = self.persistence.is_some();
+        if is_passive || waiting > options.flush_above_bytes {
             self.seal_and_flush()?;
         }
         let mut writer = self.writes.lock();
         self.ctx.check_open()?;
         self.sync_log(&mut writer)?;
+        if is_passive {
+            // The copy has all families as of one transaction. Little is left to flush.
+            self.seal(&mut writer)?;
+            self.flush_all()?;
+        }
         let active = writer.log.as_ref().map(|l| (l.number, l.writer.end()));
         // While the manifest is frozen, no edit comes between the catalog and the files that it
         // names.

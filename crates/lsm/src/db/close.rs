@@ -37,7 +37,8 @@ impl Engine {
             let mut writer = self.writes.lock();
             // After a broken invariant, records stay in the logs: the next open reads them afresh.
             let mut result = self.health.check_jobs();
-            if result.is_ok() && !self.tree.active().is_empty() {
+            let is_flushed = self.tree.active().is_empty() && !self.is_behind(&writer);
+            if result.is_ok() && !is_flushed {
                 result = self.rotate(&mut writer);
             }
             let end = result

@@ -103,6 +103,7 @@ impl Engine {
             .sum();
         Stats {
             families,
+            passive: self.passive_stats(),
             log_bytes,
             user_bytes_written: c.user_bytes.get(),
             wal_bytes_written: c.wal_bytes.get(),

@@ -25,7 +25,9 @@ use super::back_pressure::BackPressure;
 use super::background::Background;
 use super::context::StoreContext;
 use super::health::Health;
+use super::log_position::PassivePosition;
 use super::manual_calls::ManualCalls;
+use super::persistence::Persistence;
 use super::tree::{OpenedTree, Tree};
 use super::write_path::WritePath;
 use crate::options::Options;
@@ -94,6 +96,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "space_amp::Inner",
         "space_amp::HiddenGarbage",
         "StoreMemory::promised",
+        "Persistence::points",
         // The write path.
         "log_space::SpareLogs",
         "Countdown::lock",
@@ -126,6 +129,8 @@ pub(crate) struct Engine {
     pub pressure: Arc<BackPressure>,
     pub tree: Tree,
     pub writes: WritePath,
+    /// What is persisted of a passive store; `None` for a store with a log.
+    pub persistence: Option<Arc<Persistence>>,
     /// Manual compactions and checkpoints, which closing waits for.
     pub manual: ManualCalls,
     /// Held while memtables are flushed: by the flush job, or by a writer that resumes a halted
@@ -168,13 +173,22 @@ impl Engine {
         let store_id = opened.catalog.store_id;
         let next_seq = opened.last_seq + 1;
         let tables = opened.tables.clone();
+        let position = opened
+            .catalog
+            .passive
+            .then(|| PassivePosition::new(&opened.catalog.flags()));
+        let persistence = position
+            .as_ref()
+            .map(|p| Arc::new(Persistence::of(p, &options)));
         let ctx = StoreContext::new(env, dir, options, store_id, tables, read_only);
         let health = Health::new(&ctx);
         let background = Background::new(&ctx);
         let pressure = BackPressure::new(&ctx, &health, &background);
         let tree = Tree::new(&ctx, &health, &background, &pressure, opened);
+        let writes = WritePath::new(&ctx, next_seq, position);
         Arc::new(Engine {
-            writes: WritePath::new(&ctx, next_seq),
+            writes,
+            persistence,
             ctx,
             health,
             background,

@@ -20,6 +20,7 @@ use crate::listener::{BackgroundErrorReason, Event, TableInfo};
 use crate::memtable::MemTable;
 use crate::options::{Compression, FamilyOptions};
 use crate::version::FileLocation;
+use crate::version::catalog::group_flags;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::{BlobFile, TableStore};
 use basalt_blob::{BlobMeta, Name, Reference, Separator};
@@ -354,6 +355,7 @@ impl<'a> Flush<'a> {
         self.write_level0_tables(made)?;
         self.write_pages()?;
         self.sync_names()?;
+        self.add_flags()?;
         let log_end = self.remove_log();
         let kept_log = self.install()?;
         self.release_log(kept_log, log_end);
@@ -502,6 +504,21 @@ impl<'a> Flush<'a> {
         Ok(())
     }
 
+    /// Adds the flags of a passive store to the edit. First the owner's log is made durable up to
+    /// the last transaction that the memtables may have.
+    fn add_flags(&mut self) -> Result<()> {
+        let Some(flags) = self.memtables.flags() else {
+            return Ok(());
+        };
+        if let Err(e) = self.engine.make_owner_durable(flags.last) {
+            self.engine.ctx.remove_files(&self.files);
+            return Err(e);
+        }
+        let points = flags.points.iter();
+        self.edit.flush_flags = group_flags(points.map(|(id, point)| (*id, point.flag)));
+        Ok(())
+    }
+
     /// Removes the log in the edit. Returns the position where its records end, if it is known.
     ///
     /// The end stays unknown if the log is in doubt. It also stays unknown if the log's records
@@ -555,6 +572,9 @@ impl<'a> Flush<'a> {
             );
         })?;
         // The edit is durable.
+        if let Some(flags) = self.memtables.flags() {
+            engine.note_flags(flags);
+        }
         self.trees
             .iter()
             .for_each(|(_, tree, _)| tree.note_recorded());

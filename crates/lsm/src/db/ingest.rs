@@ -19,6 +19,7 @@ use super::commit::panic_text;
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::table_info;
+use super::log_position::Logged;
 use super::pages::{FamilyPages, PageView};
 use super::throttle::WaitMode;
 use super::view::View;
@@ -29,7 +30,7 @@ use crate::listener::{Event, TableInfo};
 use crate::options::Compression;
 use crate::version::FileLocation;
 use crate::version::edit::{AddBlob, AddTable, Edit};
-use crate::version::{FamilyVersion, LEVELS, TableFile};
+use crate::version::{FamilyVersion, FlushFlag, LEVELS, TableFile};
 use basalt_blob::{BlobMeta, Name, Separator};
 use basalt_env::IoPriority;
 use basalt_env::store_dir::Created;
@@ -45,7 +46,7 @@ use basalt_records::{Outgoing, RECORD_HEADER, RecordKind};
 use basalt_table::{ReadPattern, TableBuilder, TableMeta};
 use basalt_tree::SortedEntries;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -491,7 +492,13 @@ impl Engine {
         engine.health.check_jobs()?;
         let view = engine.tree.view();
         engine.check_family(&view, family)?;
-        let seq = writer.take_seqs(1)?;
+        let seq = match engine.persistence {
+            None => writer.take_seqs(1)?,
+            Some(_) => engine
+                .tree
+                .catalog()
+                .prepared_seq(engine.tree.new_file_number())?,
+        };
         drop(writer);
         let family = view.families[&family.id()].clone();
         let numbers = engine.clone();
@@ -521,8 +528,13 @@ impl Engine {
         })
     }
 
-    /// Implements [`super::Db::ingest`].
-    pub(super) fn ingest(self: &Arc<Self>, prepared: &[Prepared]) -> Result<SeqNo> {
+    /// Implements [`super::Db::ingest`], and [`super::Db::ingest_at`] for transaction `at` of a
+    /// passive store.
+    pub(super) fn ingest(
+        self: &Arc<Self>,
+        prepared: &[Prepared],
+        at: Option<Logged>,
+    ) -> Result<SeqNo> {
         let sets: Vec<&PreparedSet> = prepared.iter().map(|p| &*p.0).collect();
         for (i, set) in sets.iter().enumerate() {
             if !Arc::ptr_eq(&set.engine, self) {
@@ -568,6 +580,9 @@ impl Engine {
         // The log is synced, as when a family is made: after a power cut, a prefix of all
         // operations survives.
         self.sync_log(&mut writer)?;
+        if let Some(at) = at {
+            self.position(&mut writer)?.check_next(at.tsn)?;
+        }
         if let Some(met) = self.overlapping_memtables(&view, &tables)? {
             if met == OverlappingMemtables::Active {
                 self.rotate(&mut writer)?;
@@ -575,10 +590,10 @@ impl Engine {
             let _urgent = self.ctx.env.foreground_io().urgent();
             self.flush_all()?;
         }
-        if tables.is_empty() {
+        if tables.is_empty() && at.is_none() {
             return Ok(self.tree.visible());
         }
-        let added = self.add_tables(&mut writer, &sets, &tables);
+        let added = self.add_tables(&mut writer, &sets, &tables, at);
         drop(writer);
         self.background.schedule();
         added
@@ -594,10 +609,11 @@ impl Engine {
         let mut met = None;
         for (set, (_, meta)) in tables {
             let (from, to) = ends(meta);
-            let is_in_pages = view.pages.contains_key(&set.family.id);
+            // Pages have everything up to a sequence number, so all older entries come first. A
+            // family of a passive store has everything up to a transaction.
+            let is_whole = view.pages.contains_key(&set.family.id) || self.persistence.is_some();
             for (n, mem) in view.memtables(set.family.id).enumerate() {
-                // Pages have everything up to a sequence number, so all older entries come first.
-                if (is_in_pages && !mem.is_empty()) || mem.overlaps(from, to)? {
+                if (is_whole && !mem.is_empty()) || mem.overlaps(from, to)? {
                     if n == 0 {
                         return Ok(Some(OverlappingMemtables::Active));
                     }
@@ -667,6 +683,40 @@ impl Engine {
         Ok(written)
     }
 
+    /// Returns the sequence number of tables that are to be added. In a passive store, adds to the
+    /// edit that their families are persisted up to transaction `at`.
+    fn number_tables(
+        &self,
+        writer: &mut Writer,
+        tables: &[(&PreparedSet, &(u64, TableMeta))],
+        at: Option<Logged>,
+        edit: &mut Edit,
+    ) -> Result<SeqNo> {
+        let Some(at) = at else {
+            return writer.take_seqs(1);
+        };
+        let first = self.position(writer)?.next_seq();
+        let families: BTreeSet<u32> = tables.iter().map(|(s, _)| s.family.id).collect();
+        if !families.is_empty() {
+            let flag = FlushFlag::of(at.tsn, first, 1);
+            edit.flush_flags = vec![(flag, families.into_iter().collect())];
+        }
+        self.make_owner_durable(at.tsn)?;
+        Ok(first)
+    }
+
+    /// Notes that transaction `at` has added prepared tables.
+    fn note_ingested_at(&self, writer: &mut Writer, at: Logged, families: &[u32]) -> Result<()> {
+        let position = self.position(writer)?;
+        position.note_applied(at.tsn, 1, at.bytes.unwrap_or(0), std::iter::empty());
+        let log_end = position.log_end();
+        self.note_applied(at.tsn, log_end);
+        families
+            .iter()
+            .for_each(|id| self.note_caught_up(*id, log_end));
+        Ok(())
+    }
+
     /// Adds the tables to the tree. The caller makes sure that no write is in progress, and that no
     /// memtable overlaps the tables.
     fn add_tables(
@@ -674,9 +724,11 @@ impl Engine {
         writer: &mut Writer,
         sets: &[&PreparedSet],
         tables: &[(&PreparedSet, &(u64, TableMeta))],
+        at: Option<Logged>,
     ) -> Result<SeqNo> {
-        let seq = writer.take_seqs(1)?;
         let mut edit = Edit::default();
+        let seq = self.number_tables(writer, tables, at, &mut edit)?;
+        let persisted: Vec<u32> = edit.flush_flags.iter().flat_map(|f| f.1.clone()).collect();
         let _alone = self.flushing.lock();
         self.drop_failed_ingestions()?;
         let view = self.tree.view();
@@ -768,7 +820,10 @@ impl Engine {
         }
         sets.iter()
             .for_each(|s| s.fate.store(STATE_INGESTED, SeqCst));
-        self.note_ingestion(writer, seq);
+        match at {
+            None => self.note_ingestion(writer, seq),
+            Some(at) => self.note_ingested_at(writer, at, &persisted)?,
+        }
         self.ctx.counters.ingestions.add(1);
         for set in sets {
             self.ctx.counters.ingested_bytes.add(set.bytes());

@@ -48,7 +48,7 @@ const FIRST_LOG_BYTES: u64 = 256 << 10;
 const BLOCKS_WORTH: u64 = 16;
 /// The answer to a group that asks to be admitted.
 #[must_use]
-pub(super) enum GroupRoom {
+pub(crate) enum GroupRoom {
     /// The group may go into these memtables. They stay active as long as the caller holds the
     /// writer's lock.
     Ready(Arc<MemtableSet>),
@@ -243,8 +243,13 @@ impl Engine {
     }
 
     /// Makes all records so far durable.
+    ///
+    /// A passive store has no log, and nothing to do.
     pub fn sync_log(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
+        if writer.passive.is_some() {
+            return Ok(());
+        }
         self.ctx.env.foreground_io().foreground_sync(0);
         self.end_unsynced_logs(writer)?;
         let Some(log) = writer.log.as_mut() else {
@@ -334,8 +339,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the active log and seals its memtables.
+    /// Ends the active log and seals its memtables. In a passive store, seals the memtables of all
+    /// families.
     pub fn rotate(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
+        if writer.passive.is_some() {
+            let all = self.tree.view().families.keys().copied().collect();
+            return self.seal_families(writer, &all);
+        }
         let mut edit = Edit::default();
         if let Some(log) = &writer.log {
             let end = log.writer.end();
@@ -418,11 +428,17 @@ impl Engine {
                 || log_full
                 || self.pressure.memory().is_wanted(active.number)
                 || (preallocated_too_little && !active.is_empty());
-            if full && !rotated {
+            // A passive store may have sealed only some families so far.
+            let cannot_recover = preallocated_too_little && !active.is_empty();
+            if full && (!rotated || cannot_recover) {
                 if let Room::Later(delay) = self.wait_for_flush(wait_mode)? {
                     return Ok(GroupRoom::Later(delay));
                 }
-                self.rotate(writer)?;
+                if writer.passive.is_some() && memory >= limit && !cannot_recover {
+                    self.seal_families(writer, &self.largest_families(&active))?;
+                } else {
+                    self.rotate(writer)?;
+                }
                 rotated = true;
                 continue;
             }
@@ -595,10 +611,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the active log and seals its memtables, if they have any entries.
+    /// Ends the active log and seals its memtables, if they have any entries. A passive store also
+    /// seals empty memtables if flags are behind, which the flush installs.
     pub(crate) fn seal(self: &Arc<Self>, writer: &mut Writer) -> Result<()> {
         self.resume_if_halted(writer)?;
-        if self.tree.active().is_empty() {
+        if self.tree.active().is_empty() && !self.is_behind(writer) {
             return Ok(());
         }
         self.rotate(writer)

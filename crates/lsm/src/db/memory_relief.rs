@@ -36,7 +36,7 @@ impl Engine {
             || self.health.is_halted()
             || self.ctx.is_closing()
             || self.health.check_jobs().is_err()
-            || view.sealed.len() >= self.ctx.options.max_sealed_memtables
+            || view.waiting_sets(&self.ctx.options) >= self.ctx.options.max_sealed_memtables
         {
             return;
         }

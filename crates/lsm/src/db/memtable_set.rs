@@ -4,6 +4,7 @@
 //! sealed and flushed as a whole, and one manifest edit adds its tables and removes its log. Tables
 //! and logs never overlap, in any family (decision 0001).
 
+use super::log_position::SealedFlags;
 use crate::memtable::MemTable;
 use basalt_blob::Blocks;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -14,7 +15,7 @@ use basalt_kv::key::{Cmp, SeqNo};
 use basalt_kv::separated::compressed;
 use basalt_kv::separated::record;
 use basalt_records::{Outgoing, RECORD_HEADER};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -103,6 +104,8 @@ pub(crate) struct MemtableSet {
     /// Sums over `separated`, which writers read with each group without its lock.
     separated_sums: Arc<SeparatedSums>,
     booked: Arc<Mutex<Reservation>>,
+    /// In a passive store, the flags that the flush of the set installs.
+    flags: OnceLock<SealedFlags>,
 }
 
 impl MemtableSet {
@@ -122,7 +125,53 @@ impl MemtableSet {
                 "MemtableSet::booked",
                 Mutex::new(env.ledger().reserve(MemoryKind::Memtable, 0)),
             )),
+            flags: OnceLock::new(),
         })
+    }
+
+    /// Divides a set without a log. Returns a sealed set with the memtables of `families` and with
+    /// `flags`, and an active set with the other memtables, under `number`, and with empty
+    /// memtables for `families`.
+    pub fn divide(
+        &self,
+        env: &Env,
+        number: u64,
+        families: &BTreeSet<u32>,
+        flags: SealedFlags,
+    ) -> (Arc<MemtableSet>, Arc<MemtableSet>) {
+        assert_eq!(self.log(), 0, "a memtable set with a log is sealed whole");
+        let (sealed, kept): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (self.mems.clone().into_iter()).partition(|(id, _)| families.contains(id));
+        let fresh = sealed.iter().map(|(id, mem)| (*id, mem.cmp().clone()));
+        let active = MemtableSet::new(env, number, fresh);
+        let mut active = Arc::into_inner(active).expect("nothing else has it yet");
+        active.mems.extend(kept);
+        active.note_seq(self.last_seq());
+        let sealed = MemtableSet {
+            number: self.number,
+            mems: sealed,
+            log: Arc::default(),
+            last_seq: self.last_seq.clone(),
+            separated: Arc::default(),
+            separated_sums: Arc::default(),
+            // Readers of the undivided set hold memory of the sealed memtables.
+            booked: self.booked.clone(),
+            flags: OnceLock::from(flags),
+        };
+        active.book_memory();
+        sealed.book_memory();
+        (Arc::new(sealed), Arc::new(active))
+    }
+
+    /// Returns the flags that the flush of the set installs, in a passive store.
+    pub fn flags(&self) -> Option<&SealedFlags> {
+        self.flags.get()
+    }
+
+    /// Returns the bytes of the memtables of families.
+    pub fn memory_of(&self, families: &BTreeSet<u32>) -> u64 {
+        let of = self.mems.iter().filter(|(id, _)| families.contains(id));
+        of.map(|(_, mem)| mem.memory() as u64).sum()
     }
 
     /// Returns the same memtables and one more family.
@@ -137,6 +186,7 @@ impl MemtableSet {
             separated: self.separated.clone(),
             separated_sums: self.separated_sums.clone(),
             booked: self.booked.clone(),
+            flags: OnceLock::new(),
         })
     }
 
@@ -152,6 +202,7 @@ impl MemtableSet {
             separated: self.separated.clone(),
             separated_sums: self.separated_sums.clone(),
             booked: self.booked.clone(),
+            flags: OnceLock::new(),
         })
     }
 

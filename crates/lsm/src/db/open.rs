@@ -458,33 +458,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         .max()
         .unwrap_or(0);
 
-    let mut catalog = match load_catalog(env, dir, &names)? {
-        Some(_) if options.error_if_exists => {
-            return Err(Error::new(
-                ErrorKind::AlreadyExists,
-                "a store is here, and error_if_exists is set",
-            )
-            .in_file(dir));
-        }
-        Some(loaded) => loaded.catalog,
-        None if !options.create_if_missing => {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                "no store here, and create_if_missing is false",
-            )
-            .in_file(dir));
-        }
-        None => {
-            // The process that made the directory may have died before the directory's name was
-            // durable.
-            sync_ancestors(env, dir)?;
-            // And the lock's: it says whose a manifest is that a power cut leaves without a header.
-            fs.sync_metadata(dir)?;
-            // No family is known.
-            pages::check_unnamed(env, dir, &Catalog::default(), 0)?;
-            new_catalog(&tables, dir, &options)?
-        }
-    };
+    let mut catalog = catalog_to_open(&tables, dir, &names, &options)?;
     let named_before = catalog.next_file;
     env.clock().observe_wall_ms(catalog.wall_ms);
     catalog.wall_ms = env.clock().wall_ms();
@@ -507,6 +481,9 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     }
     pages::check_unnamed(env, dir, &catalog, catalog.next_family)?;
     let mut trees = pages::open_all(&tables, dir, &catalog, &families, false)?;
+    if catalog.passive && options.log.passive().is_none() {
+        return Err(is_passive());
+    }
     let logs = std::mem::take(&mut catalog.logs);
     let recovery = LogRecovery {
         env,
@@ -515,7 +492,10 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         tables: &tables,
         families: &families,
     };
-    let last_seq = recovery.run(&mut trees, &mut catalog, &logs)?;
+    let mut last_seq = recovery.run(&mut trees, &mut catalog, &logs)?;
+    if options.log.passive().is_some() {
+        last_seq = become_passive(&mut catalog, last_seq)?;
+    }
     catalog.note_references_in_pages();
     let number = catalog.next_file;
     catalog.next_file += 1;
@@ -544,6 +524,56 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
     let engine = Engine::new(env, dir.to_path_buf(), options, opened, Some(lock), false);
     engine.begin_background_work();
     Ok(engine)
+}
+
+/// Makes a store passive whose newest sequence number is `last_seq`, if it is not. Returns the
+/// newest sequence number that is persisted. Items with later numbers are lost, and the numbers are
+/// given again.
+fn become_passive(catalog: &mut Catalog, last_seq: SeqNo) -> Result<SeqNo> {
+    catalog.make_passive(last_seq);
+    (catalog.check_flags()).map_err(|e| e.with_reach(Reach::Store))?;
+    let flags = catalog.flags();
+    Ok(flags.values().map(|flag| flag.last_seq).max().unwrap_or(0))
+}
+
+/// Returns the catalog of the store that is opened, or of a new one.
+fn catalog_to_open(
+    tables: &Arc<TableStore>,
+    dir: &Path,
+    names: &[String],
+    options: &Options,
+) -> Result<Catalog> {
+    let env = tables.env();
+    match load_catalog(env, dir, names)? {
+        Some(_) if options.error_if_exists => Err(Error::new(
+            ErrorKind::AlreadyExists,
+            "a store is here, and error_if_exists is set",
+        )
+        .in_file(dir)),
+        Some(loaded) => Ok(loaded.catalog),
+        None if !options.create_if_missing => Err(Error::new(
+            ErrorKind::NotFound,
+            "no store here, and create_if_missing is false",
+        )
+        .in_file(dir)),
+        None => {
+            // The process that made the directory may have died before the directory's name was
+            // durable.
+            sync_ancestors(env, dir)?;
+            // And the lock's: it says whose a manifest is that a power cut leaves without a header.
+            env.fs().sync_metadata(dir)?;
+            // No family is known.
+            pages::check_unnamed(env, dir, &Catalog::default(), 0)?;
+            new_catalog(tables, dir, options)
+        }
+    }
+}
+
+/// The error of an opening of a passive store as a store with a log.
+fn is_passive() -> Error {
+    Error::invalid(
+        "the store is passive: its owner's log has what is not persisted yet, so only its owner can open it, with `Db::open_passive`; `Db::open_read_only` reads it after a clean close",
+    )
 }
 
 /// Reads the logs and keeps nothing of them. Recovery on a full disk removes files before it reads

@@ -16,6 +16,7 @@ use super::tree::OpenedTree;
 use super::write_path::apply::insert;
 use crate::options::Options;
 use crate::version::TableStore;
+use crate::version::catalog::Catalog;
 use crate::version::manifest::Manifest;
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Result};
@@ -24,6 +25,28 @@ use std::sync::Arc;
 
 /// Number of records after which the growth of the memtables is reserved in the ledger.
 const BOOK_EVERY: u64 = 256;
+
+/// Refuses a passive store that has some transactions only in part.
+fn check_complete(catalog: &Catalog) -> Result<()> {
+    catalog.check_flags()?;
+    let flags = || {
+        catalog
+            .families
+            .values()
+            .filter_map(|f| Some((&f.name, f.flush_flag?.tsn)))
+    };
+    let least = flags().min_by_key(|(_, tsn)| *tsn);
+    let most = flags().max_by_key(|(_, tsn)| *tsn);
+    match (least, most) {
+        (Some((behind, least)), Some((ahead, most))) if least < most => {
+            Err(Error::invalid(format!(
+                "the store is passive and was not closed: family {ahead:?} is persisted up to transaction {most}, and family {behind:?} only up to {least}; its owner must open it and replay its log from transaction {} on",
+                least + 1
+            )))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Opens a store for reading, as the module's comment describes.
 pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine>> {
@@ -44,6 +67,7 @@ pub(crate) fn open(env: &Env, dir: &Path, options: Options) -> Result<Arc<Engine
         return Err(none());
     };
     let catalog = loaded.catalog;
+    check_complete(&catalog)?;
     env.clock().observe_wall_ms(catalog.wall_ms);
     let families = bind_families(&catalog, &options)?;
     check_engines(&catalog, &families)?;

@@ -1,5 +1,6 @@
 //! Statistics of a store: the tree's shape and counters.
 
+use super::persistence::PassiveStats;
 use super::space_bound::room_of;
 use crate::listener::{StallCause, WriteCause};
 use basalt_blob::FamilyShare;
@@ -41,6 +42,8 @@ impl fmt::Display for ReadOnlyReason {
 pub struct Stats {
     /// Statistics of each family.
     pub families: Vec<FamilyStats>,
+    /// Figures of a passive store; `None` if the store has a log of its own.
+    pub passive: Option<PassiveStats>,
     /// Bytes of write-ahead log on disk, recycled space included.
     pub log_bytes: u64,
     /// Bytes of user keys and values written, including those added with prepared tables.

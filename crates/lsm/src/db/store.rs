@@ -14,15 +14,14 @@ use super::integrity::check::{self, VerifyReport};
 use super::integrity::repair;
 use super::integrity::report::RepairReport;
 use super::page_inspector::{self, PageInspector};
-use super::pages;
+use super::persistence::needs_tsn;
 use super::precondition::Precondition;
 use super::stats::{RangeSize, Stats};
 use super::throttle::WaitMode;
 use super::ticket::Ticket;
 use super::{open, read_only};
-use crate::options::{FamilyOptions, Options, ReadOptions, WriteOptions};
+use crate::options::{Options, ReadOptions, WriteOptions};
 use crate::version::EngineKind;
-use crate::version::edit::Edit;
 use basalt_env::Env;
 use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::batch::WriteBatch;
@@ -94,8 +93,13 @@ impl Db {
     /// and `basalt repair` salvages. `Unsupported` if a later version wrote the store.
     pub fn open(env: &Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
-        let engine = open::open(env, path, options)
-            .map_err(|e| e.context(format!("opening the store in {}", path.display())))?;
+        let context = |e: Error| e.context(format!("opening the store in {}", path.display()));
+        if options.log.passive().is_some() {
+            return Err(context(Error::invalid(
+                "the options ask for a passive store, whose owner replays its log; use `Db::open_passive`",
+            )));
+        }
+        let engine = open::open(env, path, options).map_err(context)?;
         engine.trim_leftover_logs();
         engine.background.schedule();
         Ok(Db(Arc::new(Handle(engine))))
@@ -109,6 +113,9 @@ impl Db {
     /// held. Each call that changes the store fails with `ReadOnly`; so do `flush` and `compact`.
     /// The options `create_if_missing` and `error_if_exists` have no effect.
     ///
+    /// A passive store can be read if all its families are persisted up to the same transaction, as
+    /// they are after a clean close.
+    ///
     /// Errors: `NotFound` if there is no store, `Busy` if a writer has the store open, and the
     /// errors of [`Db::open`].
     pub fn open_read_only(env: &Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
@@ -116,6 +123,11 @@ impl Db {
         let engine = read_only::open(env, path, options)
             .map_err(|e| e.context(format!("opening the store in {}", path.display())))?;
         Ok(Db(Arc::new(Handle(engine))))
+    }
+
+    /// Returns the handle of an engine that was opened.
+    pub(super) fn of(engine: Arc<Engine>) -> Db {
+        Db(Arc::new(Handle(engine)))
     }
 
     pub(super) fn engine(&self) -> &Arc<Engine> {
@@ -134,12 +146,12 @@ impl Db {
             name: f.name.clone(),
             comparator: f.options.comparator.clone(),
             merge_operator: f.options.merge_operator.clone(),
-            // The flush separates the values of a family in pages: its log never stays as a blob
-            // file.
+            // The flush separates the values of a family in pages, whose log never stays as a blob
+            // file, and those of a passive store, which has no log.
             min_blob_size: f
                 .options
                 .min_blob_size
-                .filter(|_| f.options.pages.is_none()),
+                .filter(|_| f.options.pages.is_none() && self.engine().persistence.is_none()),
             blob_compression: f.options.blob_compression,
         })
     }
@@ -173,111 +185,19 @@ impl Db {
             .collect()
     }
 
-    /// Creates a family. The family is durable when the call returns.
-    ///
-    /// Errors: `AlreadyExists` if the name is taken. `InvalidArgument` for an empty name, a name of
-    /// more than 255 bytes, or an option outside its range.
-    pub fn create_family(&self, name: &str, options: FamilyOptions) -> Result<Family> {
-        options.validate(name)?;
-        if name.is_empty() || name.len() > 255 {
-            return Err(Error::invalid(format!(
-                "a family name has 1 to 255 bytes, {name:?} has {}",
-                name.len()
-            )));
-        }
+    fn check_batch(&self, batch: &WriteBatch, options: &WriteOptions) -> Result<()> {
         let engine = self.engine();
         engine.ctx.check_writable()?;
-        // Serialises makers: names and ids are looked up and taken in one step.
-        let mut writer = engine.writes.lock();
-        // It may have been closed while the lock was waited for.
-        engine.ctx.check_open()?;
-        if self.family(name).is_some() {
-            return Err(Error::new(
-                ErrorKind::AlreadyExists,
-                format!("family {name:?} exists"),
-            ));
+        // A batch that only checks is no transaction.
+        if engine.persistence.is_some() && (!batch.is_empty() || options.is_synced()) {
+            return Err(needs_tsn());
         }
-        // Without this sync, a power cut could lose writes made before the creation while the
-        // manifest keeps the family. The writes that survive must be a prefix of all that was done.
-        engine.sync_log(&mut writer)?;
-        let id = engine.tree.lock().catalog().next_family;
-        let entry = FamilyEntry {
-            id,
-            name: name.into(),
-            options: Arc::new(options),
-            scan_history: Arc::default(),
-            dropped_tombstones: Arc::default(),
-        };
-        let cmp = entry.options.comparator.clone();
-        let tree = match &entry.options.pages {
-            Some(_) => {
-                let (tables, dir) = (&engine.ctx.tables, &engine.ctx.dir);
-                Some(pages::create(tables, dir, id, name, &entry.options)?)
-            }
-            None => None,
-        };
-        let edit = Edit {
-            next_family: Some(id + 1),
-            add_families: vec![(id, name.to_string(), cmp.name().to_string())],
-            merge_operators: entry
-                .options
-                .merge_operator
-                .iter()
-                .map(|o| (id, o.name().to_string()))
-                .collect(),
-            pages: tree.iter().map(|_| (id, 0)).collect(),
-            ..Edit::default()
-        };
-        let handle = self.handle(&entry);
-        engine.tree.install(edit, Vec::new(), |_, view| {
-            let mut families = (*view.families).clone();
-            families.insert(id, entry);
-            view.families = Arc::new(families);
-            if let Some(tree) = tree {
-                Arc::make_mut(&mut view.pages).insert(id, tree);
-            }
-            view.active = view.active.with_family(id, cmp);
-        })?;
-        Ok(handle)
+        self.check_families(batch)
     }
 
-    /// Drops a family and all its keys. The drop is durable when the call returns.
-    ///
-    /// Errors: `InvalidArgument` for the family `default`, which cannot be dropped. `NotFound` if
-    /// the family was dropped before or belongs to another store.
-    pub fn drop_family(&self, family: &Family) -> Result<()> {
+    /// Checks that the families of a batch are this store's and exist, and that the disk has room.
+    pub(super) fn check_families(&self, batch: &WriteBatch) -> Result<()> {
         let engine = self.engine();
-        engine.ctx.check_writable()?;
-        if family.id() == 0 {
-            return Err(Error::invalid("the family \"default\" cannot be dropped"));
-        }
-        // No group is between its log record and its memtables while we hold this.
-        let mut writer = engine.writes.lock();
-        // It may have been closed while the lock was waited for.
-        engine.ctx.check_open()?;
-        if family.store() != engine.ctx.jobs.number()
-            || !engine.tree.view().families.contains_key(&family.id())
-        {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("family {:?} was dropped", family.name()),
-            ));
-        }
-        // Writes made before the drop must survive if the drop does, as in `create_family`.
-        engine.sync_log(&mut writer)?;
-        let id = family.id();
-        let edit = Edit {
-            drop_families: vec![id],
-            ..Edit::default()
-        };
-        engine.tree.install(edit, Vec::new(), |_, view| {
-            view.active = view.active.without_family(id);
-        })
-    }
-
-    fn check_batch(&self, batch: &WriteBatch) -> Result<()> {
-        let engine = self.engine();
-        engine.ctx.check_writable()?;
         if batch.is_empty() {
             return Ok(());
         }
@@ -339,7 +259,7 @@ impl Db {
         wait_mode: WaitMode,
     ) -> Ticket {
         let engine = self.engine();
-        let checked = self.check_batch(&batch);
+        let checked = self.check_batch(&batch, options);
         let checks = checked.and_then(|()| engine.take_preconditions(preconditions));
         let state = match checks {
             Ok(checks) => engine.enqueue(batch, options.is_synced(), checks, wait_mode),
@@ -395,7 +315,7 @@ impl Db {
         preconditions: &[Precondition<'_>],
         options: &WriteOptions,
     ) -> Result<SeqNo> {
-        self.check_batch(&batch)?;
+        self.check_batch(&batch, options)?;
         let checks = self.engine().take_preconditions(preconditions)?;
         self.engine().write(batch, options.is_synced(), checks)
     }
@@ -848,7 +768,10 @@ impl Db {
     pub fn ingest(&self, prepared: &[Prepared]) -> Result<SeqNo> {
         let engine = self.engine();
         engine.ctx.check_writable()?;
-        engine.ingest(prepared)
+        if engine.persistence.is_some() {
+            return Err(needs_tsn());
+        }
+        engine.ingest(prepared, None)
     }
 
     /// Flushes the memtables, waits for background work, records a clean end and closes the store.

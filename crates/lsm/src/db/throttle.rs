@@ -196,7 +196,8 @@ impl Engine {
 
     /// Waits until one more memtable may be sealed.
     pub fn wait_for_flush(self: &Arc<Self>, wait_mode: WaitMode) -> Result<Room> {
-        let has_room = || self.tree.view().sealed.len() < self.ctx.options.max_sealed_memtables;
+        let options = &self.ctx.options;
+        let has_room = || self.tree.view().waiting_sets(options) < options.max_sealed_memtables;
         self.wait_for_memtables(StallCause::Memtables, wait_mode, &has_room)
     }
 

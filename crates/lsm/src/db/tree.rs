@@ -20,6 +20,7 @@ use super::blob_state::BlobState;
 use super::context::StoreContext;
 use super::families::FamilyEntry;
 use super::health::Health;
+use super::log_position::SealedFlags;
 use super::memtable_set::MemtableSet;
 use super::pages::{FamilyPages, PageView};
 use super::striped_view::StripedView;
@@ -36,7 +37,7 @@ use basalt_env::sync::{Mutex, MutexGuard, named};
 use basalt_fs::Result;
 use basalt_kv::key::{MAX_SEQ, SeqNo};
 use basalt_kv::snapshot::no_snapshots;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
@@ -285,7 +286,7 @@ impl Tree {
             "added tables are visible before a compaction can choose them"
         );
         next.backlog = Backlog::of(
-            next.sealed.len(),
+            next.waiting_sets(&self.ctx.options),
             &next.families,
             &next.version,
             &next.pages,
@@ -322,6 +323,27 @@ impl Tree {
         });
         self.pressure.note_sealed(&old);
         view.sealed.insert(0, old);
+    }
+
+    /// Seals the active memtables of some families of a passive store. Their flush installs
+    /// `flags`.
+    pub fn seal_families(
+        &self,
+        state: &mut TreeState,
+        view: &mut View,
+        families: &BTreeSet<u32>,
+        flags: SealedFlags,
+    ) {
+        let number = state.next_set;
+        state.next_set += 1;
+        let (sealed, active) = (view.active).divide(&self.ctx.env, number, families, flags);
+        view.active = active;
+        self.ctx.notify(|| Event::MemtableSealed {
+            memtable_set: sealed.number,
+            bytes: sealed.memory(),
+        });
+        self.pressure.note_sealed(&sealed);
+        view.sealed.insert(0, sealed);
     }
 
     /// Locks the manifest, for tests that damage it.

@@ -5,6 +5,7 @@ use super::families::FamilyEntry;
 use super::memtable_set::MemtableSet;
 use super::pages::PageViews;
 use crate::memtable::{FoundEntry, MemTable};
+use crate::options::Options;
 use crate::version::{FamilyVersion, Version};
 use basalt_blob::{Name, ReadMode, Reference};
 use basalt_fs::{Bytes, Result};
@@ -47,6 +48,16 @@ impl View {
         std::iter::once(&self.active)
             .chain(&self.sealed)
             .filter_map(move |g| g.mems.get(&family))
+    }
+
+    /// Returns the number of sealed memtable sets that wait for their flush. Those of a passive
+    /// store are of any size, so it is the number of full ones that have as many bytes.
+    pub fn waiting_sets(&self, options: &Options) -> usize {
+        if options.log.passive().is_none() {
+            return self.sealed.len();
+        }
+        let bytes: u64 = self.sealed.iter().map(|set| set.memory()).sum();
+        bytes.div_ceil(options.write_buffer_bytes) as usize
     }
 
     /// Returns the entry of a reference with its value, from wherever the value is. Its payload is

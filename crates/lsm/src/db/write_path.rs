@@ -22,6 +22,7 @@ pub(crate) mod ticket_state;
 use super::back_pressure::disk_full::RecoveryCheck;
 use super::back_pressure::stalls::UnpaidBytes;
 use super::context::StoreContext;
+use super::log_position::PassivePosition;
 use super::tree::Tree;
 use basalt_env::JobPriority;
 use basalt_env::sync::{Mutex, MutexGuard};
@@ -48,6 +49,8 @@ pub(crate) struct Writer {
     pub left: Vec<ActiveLog>,
     /// The next sequence number.
     pub next_seq: SeqNo,
+    /// The position in the owner's log, in a passive store.
+    pub passive: Option<PassivePosition>,
     /// Bytes of admitted groups that are not paid for yet.
     pub pace: UnpaidBytes,
     /// The disk space that a recovery needs, as last checked.
@@ -59,14 +62,20 @@ pub(crate) struct Writer {
 }
 
 impl WritePath {
-    /// Returns the write path of a store whose next sequence number is `next_seq`.
-    pub fn new(ctx: &Arc<StoreContext>, next_seq: SeqNo) -> WritePath {
+    /// Returns the write path of a store whose next sequence number is `next_seq`. A passive store
+    /// takes its numbers from `passive` instead.
+    pub fn new(
+        ctx: &Arc<StoreContext>,
+        next_seq: SeqNo,
+        passive: Option<PassivePosition>,
+    ) -> WritePath {
         WritePath {
             queue: CommitQueue::new(ctx.env.ledger()),
             writer: Mutex::new(Writer {
                 log: None,
                 left: Vec::new(),
                 next_seq,
+                passive,
                 pace: UnpaidBytes::default(),
                 recovery: RecoveryCheck::default(),
                 short_of_memory: None,

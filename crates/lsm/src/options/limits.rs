@@ -8,6 +8,10 @@ pub const WRITE_BUFFER_BYTES: RangeInclusive<u64> = 4 << 10..=1 << 40;
 pub const SEALED_MEMTABLES: RangeInclusive<usize> = 1..=1 << 16;
 /// Up to a hundred years.
 pub const IDLE_RELEASE_SECONDS: RangeInclusive<u64> = 0..=100 * 365 * 24 * 60 * 60;
+pub const PINNED_LOG_BYTES: RangeInclusive<u64> = 4 << 10..=1 << 50;
+/// From a millisecond to a day.
+pub const REPLAY_MS: RangeInclusive<u64> = 1..=24 * 60 * 60 * 1000;
+pub const REPLAY_RATE: RangeInclusive<u64> = 4 << 10..=1 << 40;
 pub const SPACE_AMP: RangeInclusive<f64> = 1.05..=1000.0;
 pub const BLOCK_BYTES: RangeInclusive<usize> = 64..=1 << 20;
 pub const FILTER_BITS_PER_KEY: RangeInclusive<u32> = 0..=64;

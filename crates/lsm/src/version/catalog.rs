@@ -11,8 +11,9 @@ pub use blobs::CatalogBlob;
 use super::FileLocation;
 use super::LEVELS;
 use super::edit::{AddTable, Edit};
-use super::engines::{self, EngineKind, REFERENCES_IN_PAGES};
+use super::engines::{self, EngineKind, PASSIVE, REFERENCES_IN_PAGES};
 use super::file_map::FileMap;
+use super::flush_flag::FlushFlag;
 use basalt_blob::BlobMeta;
 use basalt_blob::lineage::Lineage;
 use basalt_fs::{Error, ErrorKind, Result};
@@ -58,6 +59,8 @@ pub struct CatalogFamily {
     pub pages: Option<SeqNo>,
     /// Number of the tree of pages, 0 at first. A repair writes another tree.
     pub tree: u32,
+    /// Up to where the family is persisted, in a passive store.
+    pub flush_flag: Option<FlushFlag>,
     /// The family's tables, by file number.
     pub tables: FileMap<CatalogTable>,
 }
@@ -111,10 +114,19 @@ pub struct Catalog {
     pub engines: BTreeSet<EngineKind>,
     /// True if pages may have references to blob files. It stays true.
     pub has_references_in_pages: bool,
+    /// True if the store is passive: it has no log, and its owner's log has what is not persisted.
+    /// It stays true.
+    pub passive: bool,
+    /// The newest sequence number of the store when it became passive.
+    pub passive_from: SeqNo,
     /// Notifies tests of copies and drops.
     #[cfg(test)]
     pub(crate) probe: probe::Probe,
 }
+
+/// Sequence numbers of a passive store that are for prepared tables. Numbers of transactions must
+/// be the same in each replay, so prepared tables take theirs from below.
+const PREPARED_SEQS: u64 = 1 << 40;
 
 /// The bound of sums over all files of a store: a few such sums still add up without overflow.
 const MAX_TOTAL: u64 = 1 << 56;
@@ -124,6 +136,19 @@ fn add_up(mut numbers: impl Iterator<Item = u64>) -> Option<u64> {
     numbers.try_fold(0u64, |sum, n| {
         sum.checked_add(n).filter(|sum| *sum < MAX_TOTAL)
     })
+}
+
+/// Returns the families of each flag, in the order of their ids.
+pub(crate) fn group_flags(
+    flags: impl Iterator<Item = (u32, FlushFlag)>,
+) -> Vec<(FlushFlag, Vec<u32>)> {
+    let mut groups: BTreeMap<(u64, u64, u64), Vec<u32>> = BTreeMap::new();
+    for (id, flag) in flags {
+        let key = (flag.tsn, flag.first_seq, flag.items());
+        groups.entry(key).or_default().push(id);
+    }
+    let flag = |(tsn, first_seq, items)| FlushFlag::of(tsn, first_seq, items);
+    (groups.into_iter().map(|(key, ids)| (flag(key), ids))).collect()
 }
 
 fn bad(what: String) -> Error {
@@ -138,10 +163,11 @@ impl Catalog {
         // Unknown compatible features are ignored.
         let [_, read_compatible, incompatible] = edit.features.unwrap_or_default();
         let (engines, rest) = engines::of_bits(incompatible);
-        match (rest & !REFERENCES_IN_PAGES) | read_compatible {
+        match (rest & !(REFERENCES_IN_PAGES | PASSIVE)) | read_compatible {
             0 => {
                 self.engines.extend(engines);
                 self.has_references_in_pages |= rest & REFERENCES_IN_PAGES != 0;
+                self.passive |= rest & PASSIVE != 0;
                 Ok(())
             }
             unknown => Err(Error::unsupported(format!(
@@ -152,11 +178,10 @@ impl Catalog {
 
     /// Returns the incompatible feature bits.
     fn incompatible_features(&self) -> u32 {
-        let of_pages = match self.has_references_in_pages {
-            true => REFERENCES_IN_PAGES,
-            false => 0,
-        };
-        engines::to_bits(&self.engines) | of_pages
+        let bit = |has: bool, bit| if has { bit } else { 0 };
+        engines::to_bits(&self.engines)
+            | bit(self.has_references_in_pages, REFERENCES_IN_PAGES)
+            | bit(self.passive, PASSIVE)
     }
 
     /// Returns true if a blob file has values of a family in pages.
@@ -199,6 +224,7 @@ impl Catalog {
         self.apply_features(edit)?;
         self.apply_counters(edit)?;
         self.apply_families(edit)?;
+        self.apply_flush_flags(edit)?;
         self.apply_tables(edit)?;
         self.apply_blobs(edit)?;
         self.apply_logs(edit)
@@ -220,6 +246,9 @@ impl Catalog {
         }
         if let Some(n) = edit.last_seq {
             self.last_seq = self.last_seq.max(n);
+        }
+        if let Some(n) = edit.passive_from {
+            self.passive_from = n;
         }
         if let Some(n) = edit.wall_ms {
             self.wall_ms = self.wall_ms.max(n);
@@ -250,6 +279,7 @@ impl Catalog {
                 merge_operator: None,
                 pages: None,
                 tree: 0,
+                flush_flag: None,
                 tables: FileMap::default(),
             };
             if *id >= self.next_family || self.families.insert(*id, family).is_some() {
@@ -298,6 +328,28 @@ impl Catalog {
                     "the edit drops family {id}, which does not exist or is the family {DEFAULT:?} of every store"
                 )));
             }
+        }
+        Ok(())
+    }
+
+    /// Applies flush flags.
+    fn apply_flush_flags(&mut self, edit: &Edit) -> Result<()> {
+        let all =
+            (edit.flush_flags.iter()).flat_map(|(flag, ids)| ids.iter().map(move |id| (flag, id)));
+        for (flag, id) in all {
+            let family = self.families.get_mut(id).filter(|_| self.passive);
+            let Some(family) = family else {
+                return Err(bad(format!(
+                    "the edit has a flush flag of family {id}, which does not exist or has a log"
+                )));
+            };
+            if let Some(before) = family.flush_flag.filter(|before| before.tsn > flag.tsn) {
+                return Err(bad(format!(
+                    "the flush flag of family {id} goes back from transaction {} to {}",
+                    before.tsn, flag.tsn
+                )));
+            }
+            family.flush_flag = Some(*flag);
         }
         Ok(())
     }
@@ -464,6 +516,52 @@ impl Catalog {
             .map(|(id, _)| *id)
     }
 
+    /// Returns the flush flag of each family that has one.
+    pub(crate) fn flags(&self) -> BTreeMap<u32, FlushFlag> {
+        let flags = self.families.iter();
+        (flags.filter_map(|(id, f)| Some((*id, f.flush_flag?)))).collect()
+    }
+
+    /// Returns the sequence number of prepared tables that a passive store knows by file number
+    /// `file`. No transaction and no other prepared table has the number.
+    ///
+    /// Errors: `Unsupported` if all numbers are used up.
+    pub(crate) fn prepared_seq(&self, file: u64) -> Result<SeqNo> {
+        match file < PREPARED_SEQS {
+            true => Ok(self.passive_from + file),
+            false => Err(Error::unsupported(format!(
+                "the store has made {file} files, and a passive store prepares no tables beyond {PREPARED_SEQS}: copy the data into a new store"
+            ))),
+        }
+    }
+
+    /// Makes the store passive if it is not. All entries up to `last_seq` are persisted.
+    pub(crate) fn make_passive(&mut self, last_seq: SeqNo) {
+        if !self.passive {
+            self.passive = true;
+            self.passive_from = last_seq;
+            let flag = FlushFlag::before_first(last_seq + PREPARED_SEQS);
+            (self.families.values_mut()).for_each(|f| f.flush_flag = Some(flag));
+        }
+    }
+
+    /// Checks that a passive store has the flag of each family.
+    pub(crate) fn check_flags(&self) -> Result<()> {
+        let mut families = self.families.values().filter(|_| self.passive);
+        match families.find(|f| f.flush_flag.is_none()) {
+            None => Ok(()),
+            Some(family) => Err(bad(format!(
+                "the store is passive, and family {:?} has no flush flag",
+                family.name
+            ))),
+        }
+    }
+
+    /// Returns the flush flags of all families, each with its families.
+    fn flush_flags(&self) -> Vec<(FlushFlag, Vec<u32>)> {
+        group_flags(self.flags().into_iter())
+    }
+
     /// Returns the whole state as the first edit of a fresh manifest.
     pub fn to_edit(&self) -> Edit {
         #[cfg(test)]
@@ -516,6 +614,8 @@ impl Catalog {
                 .filter(|(_, f)| f.tree > 0)
                 .map(|(id, f)| (*id, f.tree))
                 .collect(),
+            flush_flags: self.flush_flags(),
+            passive_from: self.passive.then_some(self.passive_from),
             wall_ms: Some(self.wall_ms),
             ..Edit::default()
         };

@@ -5,10 +5,12 @@
 //! persisted and never reused.
 
 mod blobs;
+mod flags;
 
 pub use blobs::AddBlob;
 
 use super::FileLocation;
+use super::flush_flag::FlushFlag;
 use basalt_blob::lineage::LineageGroup;
 use basalt_fs::{Error, ErrorKind, Result};
 use basalt_kv::key::{SEQ_LIMIT, SeqNo, TRAILER_LEN};
@@ -78,6 +80,12 @@ pub struct Edit {
     pub pages: Vec<(u32, SeqNo)>,
     /// Tag 25: trees that repairs have written: id of the family, number of the tree.
     pub trees: Vec<(u32, u32)>,
+    /// Tag 26: flush flags of families of a passive store: the flag, and the ids of the families
+    /// that are persisted up to it from now on.
+    pub flush_flags: Vec<(FlushFlag, Vec<u32>)>,
+    /// Tag 27: the sequence number of the newest entry of a store when it became passive. The
+    /// numbers behind it, up to the first transaction, are for prepared tables.
+    pub passive_from: Option<SeqNo>,
     /// Tag 16: blob files that are added.
     pub add_blobs: Vec<AddBlob>,
     /// Tag 17: blob files that are removed: garbage collection rewrote them, or they have no live
@@ -305,6 +313,7 @@ impl Edit {
         }
         self.encode_locations(&mut o);
         self.encode_pages(&mut o);
+        flags::encode(self, &mut o);
         if let Some(n) = self.wall_ms {
             field(&mut o, 64, |b| varint(b, n));
         }
@@ -413,6 +422,7 @@ impl Edit {
                 }
                 24 => e.pages.push((f.u32()?, f.varint()?)),
                 25 => e.trees.push((f.u32()?, f.u32()?)),
+                26 | 27 => flags::decode(&mut e, tag, &mut f)?,
                 16..=20 => blobs::decode(&mut e, tag, &mut f)?,
                 64 => e.wall_ms = Some(f.varint()?),
                 65 => e.blob_times.push((f.varint()?, f.varint()?)),
@@ -514,6 +524,11 @@ impl Edit {
         most("next file number", self.next_file, MAX_FILE_NUMBER)?;
         most("last sequence number", self.last_seq, SEQ_LIMIT)?;
         most(
+            "last sequence number with a log",
+            self.passive_from,
+            SEQ_LIMIT,
+        )?;
+        most(
             "next family id",
             self.next_family.map(u64::from),
             u64::from(MAX_FAMILY) + 1,
@@ -528,6 +543,7 @@ impl Edit {
         for (_, seq) in &self.pages {
             most("a sequence number of pages", Some(*seq), SEQ_LIMIT)?;
         }
+        flags::check_bounds(&self.flush_flags)?;
         for (number, _) in &self.add_logs {
             most("number of a log", Some(*number), MAX_FILE_NUMBER)?;
         }

@@ -45,6 +45,10 @@ impl fmt::Display for EngineKind {
 /// persisted. A version that does not know such references would take them for values.
 pub(super) const REFERENCES_IN_PAGES: u32 = 2;
 
+/// The incompatible feature bit of a passive store. It is persisted. A version that does not know
+/// passive stores would show transactions of which only a part is persisted.
+pub(super) const PASSIVE: u32 = 4;
+
 /// Returns the engines of incompatible feature bits, and the bits that no engine has.
 pub(super) fn of_bits(bits: u32) -> (BTreeSet<EngineKind>, u32) {
     let engines: BTreeSet<EngineKind> =

@@ -119,11 +119,12 @@ impl BackPressure {
             );
             // Only the last quarter of what may be in memory presses. This early check saves the
             // sum over all families.
-            if (view.sealed.len() + 1) * 4 <= (most + 1) * 3 {
+            let sealed = view.waiting_sets(&self.ctx.options);
+            if (sealed + 1) * 4 <= (most + 1) * 3 {
                 0.0
             } else {
                 let active = view.active.memory() as f64 / buffer as f64;
-                let full = (view.sealed.len() as f64 + active.min(1.0)) / (most as f64 + 1.0);
+                let full = (sealed as f64 + active.min(1.0)) / (most as f64 + 1.0);
                 // The pressure is never 1: the rotation of a full memtable waits for the flush
                 // itself.
                 ((full - 0.75) * 4.0).clamp(0.0, 0.999)

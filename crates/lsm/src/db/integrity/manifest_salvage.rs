@@ -306,6 +306,7 @@ impl SalvagedCatalog {
                 merge_operator: None,
                 pages: None,
                 tree: 0,
+                flush_flag: None,
                 tables: FileMap::default(),
             })
     }

@@ -174,6 +174,12 @@ impl Tree {
             .retain(|t| state.catalog.families.contains_key(&t.0));
         edit.add_tables.retain(|t| !dead.contains(&t.number));
         edit.pages.retain(|(id, _)| !gone(id));
+        for (flag, ids) in &mut edit.flush_flags {
+            let present = |id: &u32| Some(state.catalog.families.get(id)?.flush_flag?.tsn);
+            // A flag that is not ahead of the family's own says nothing new.
+            ids.retain(|id| !gone(id) && present(id).is_none_or(|tsn| tsn < flag.tsn));
+        }
+        edit.flush_flags.retain(|(_, ids)| !ids.is_empty());
         drop(state);
         for number in dead {
             // A table that was only to move is not new: it goes when its last reader lets go.

@@ -9,11 +9,12 @@ use crate::options::Compression;
 use basalt_env::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use basalt_env::sync::{Condvar, Mutex, named};
 use basalt_fs::{Bytes, Error, ErrorKind, Result, slot_size};
-use basalt_kv::batch::{Op, Ops};
+use basalt_kv::batch::{BatchParts, Op, Ops, WriteBatch};
 use basalt_kv::key::{Kind, SeqNo};
 use basalt_kv::separated::compressed;
 use basalt_records::RECORD_HEADER;
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Bytes of a group from which on waiting writers insert their own batches into the memtable in
@@ -43,7 +44,7 @@ pub(crate) fn insert_group(
         } else {
             // No value in the batch is large enough to keep the batch in memory.
             let (payload, no_buffer) = (&p.buf[RECORD_HEADER..p.len], Bytes::new());
-            apply(memtable_set, payload, &no_buffer, &raw, seq).expect(VALIDATED);
+            apply(memtable_set, payload, &no_buffer, &raw, seq, |_, _| true).expect(VALIDATED);
         }
         seq += u64::from(p.count);
     }
@@ -54,7 +55,7 @@ pub(crate) fn insert_group(
 ///
 /// Errors: `Corruption` if the batch is not well-formed. A part of the batch may then be applied.
 pub(crate) fn insert(memtable_set: &MemtableSet, payload: &Bytes, first_seq: SeqNo) -> Result<()> {
-    apply(memtable_set, payload, payload, &[], first_seq)
+    apply(memtable_set, payload, payload, &[], first_seq, |_, _| true)
 }
 
 const VALIDATED: &str = "a batch that this process built is well formed";
@@ -62,7 +63,34 @@ const VALIDATED: &str = "a batch that this process built is well formed";
 /// Applies a batch that this process built, as [`insert`] does. Such a batch still has the values
 /// that it compressed.
 fn insert_own(memtable_set: &MemtableSet, payload: &Bytes, raw: &[Bytes], first_seq: SeqNo) {
-    apply(memtable_set, payload, payload, raw, first_seq).expect(VALIDATED);
+    apply(memtable_set, payload, payload, raw, first_seq, |_, _| true).expect(VALIDATED);
+}
+
+/// Applies a batch that goes into no log. Items for whose family and sequence number `keeps`
+/// returns false are left out, and so are items of families that do not exist. Returns the number
+/// of items for which `keeps` returned false.
+pub(crate) fn insert_unlogged(
+    memtable_set: &MemtableSet,
+    batch: WriteBatch,
+    first_seq: SeqNo,
+    keeps: &dyn Fn(u32, SeqNo) -> bool,
+) -> u64 {
+    let left_out = Cell::new(0);
+    let keeps = |id, seq| {
+        let kept = keeps(id, seq);
+        left_out.set(left_out.get() + u64::from(!kept));
+        kept
+    };
+    let BatchParts { buf, raw, .. } = batch.into_parts();
+    if MemTable::pins(buf.len()) {
+        let payload = basalt_kv::batch::payload(Bytes::from_owner(buf));
+        apply(memtable_set, &payload, &payload, &raw, first_seq, keeps).expect(VALIDATED);
+    } else {
+        // No value in the batch is large enough to keep the batch in memory.
+        let (payload, no_buffer) = (&buf[RECORD_HEADER..], Bytes::new());
+        apply(memtable_set, payload, &no_buffer, &raw, first_seq, keeps).expect(VALIDATED);
+    }
+    left_out.get()
 }
 
 /// Returns the value of an operation, decompressed, as a memtable gets it.
@@ -88,13 +116,15 @@ pub(crate) fn check(payload: &[u8]) -> Result<()> {
 }
 
 /// Applies a batch as [`insert`] does. Large values that lie in `batch` keep it in memory. `raw`
-/// has the decompressed values, unless they are to be decompressed.
+/// has the decompressed values, unless they are to be decompressed. Operations for which `keeps`
+/// returns false are skipped.
 fn apply(
     memtable_set: &MemtableSet,
     payload: &[u8],
     batch: &Bytes,
     raw: &[Bytes],
     first_seq: SeqNo,
+    keeps: impl Fn(u32, SeqNo) -> bool,
 ) -> Result<()> {
     let mut pinned_values = 0;
     let mut pinned_by = None;
@@ -104,6 +134,9 @@ fn apply(
         // Each compressed value has its own decompressed one, also a value of a family that was
         // dropped.
         let own = (op.codec != Compression::None).then(|| raw.next());
+        if !keeps(op.family, seq) {
+            continue;
+        }
         if let Some(mem) = memtable_set.mems.get(&op.family) {
             if op.kind == Kind::RangeDelete {
                 mem.delete_range(op.key, op.value, seq);

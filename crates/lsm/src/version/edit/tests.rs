@@ -67,6 +67,13 @@ fn sample(r: &Random) -> Edit {
         trees: (0..r.below(3))
             .map(|i| (i as u32, r.next_u64() as u32))
             .collect(),
+        flush_flags: (0..r.below(3))
+            .map(|_| {
+                let flag = FlushFlag::of(r.next_u64() >> 2, 1 + (r.next_u64() >> 10), r.below(9));
+                (flag, (0..1 + r.below(3)).map(|i| i as u32 * 7).collect())
+            })
+            .collect(),
+        passive_from: opt(r).map(|n| n >> 9),
         wall_ms: opt(r).map(|n| n >> 16),
         add_blobs: (0..r.below(3)).map(|_| sample_blob(r)).collect(),
         remove_blobs: (0..r.below(3)).map(|_| r.next_u64()).collect(),

@@ -1,0 +1,195 @@
+//! The position of a passive store in its owner's log, as the commit leader knows it.
+
+use crate::version::{FlushFlag, Tsn};
+use basalt_fs::{Error, Result};
+use basalt_kv::key::SeqNo;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The position of a transaction in the owner's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Logged {
+    /// The number of the transaction.
+    pub tsn: Tsn,
+    /// Bytes that the transaction takes in the owner's log. `None`: about as many as its batch.
+    pub bytes: Option<u64>,
+}
+
+impl Logged {
+    /// Returns the position of transaction `tsn`.
+    pub fn at(tsn: Tsn) -> Logged {
+        Logged { tsn, bytes: None }
+    }
+
+    /// Returns the position with the bytes that the transaction takes in the owner's log.
+    #[must_use]
+    pub fn bytes(mut self, bytes: u64) -> Logged {
+        self.bytes = Some(bytes);
+        self
+    }
+}
+
+impl From<Tsn> for Logged {
+    fn from(tsn: Tsn) -> Logged {
+        Logged::at(tsn)
+    }
+}
+
+/// A transaction, and where its end is in the owner's log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogPoint {
+    pub flag: FlushFlag,
+    /// Bytes of the owner's log from the global persistence point at the opening to the end of the
+    /// transaction.
+    pub log_end: u64,
+}
+
+/// The flags that a flush installs with its tables.
+#[derive(Debug)]
+pub(crate) struct SealedFlags {
+    /// The last transaction that was applied before the seal.
+    pub last: Tsn,
+    /// For each family, up to where it is persisted once the set and all sets before it are
+    /// flushed.
+    pub points: Vec<(u32, LogPoint)>,
+}
+
+/// The position of a passive store in its owner's log.
+pub(crate) struct PassivePosition {
+    /// The last transaction that was applied.
+    last: LogPoint,
+    /// For each family with items in the active memtables, the transaction before the first of
+    /// them.
+    bases: BTreeMap<u32, LogPoint>,
+    /// The end of the owner's log that is not needed once all sealed memtables are flushed.
+    sealed_to: u64,
+    /// During a replay, the flags of families that are persisted further than the replay is.
+    ahead: BTreeMap<u32, FlushFlag>,
+    /// The families that were persisted least when the store was opened.
+    least: Vec<u32>,
+}
+
+impl PassivePosition {
+    /// Returns the position of a store that is being opened, from the flags of its families: that
+    /// of the family that is persisted least.
+    pub fn new(flags: &BTreeMap<u32, FlushFlag>) -> PassivePosition {
+        let least = flags.values().min_by_key(|flag| flag.tsn);
+        let flag = *least.expect("every store has a family");
+        let ahead = flags.iter().filter(|(_, f)| f.tsn > flag.tsn);
+        PassivePosition {
+            last: LogPoint { flag, log_end: 0 },
+            bases: BTreeMap::new(),
+            sealed_to: 0,
+            ahead: ahead.map(|(id, flag)| (*id, *flag)).collect(),
+            least: (flags.iter().filter(|(_, f)| f.tsn == flag.tsn))
+                .map(|(id, _)| *id)
+                .collect(),
+        }
+    }
+
+    /// Returns the families that are persisted least, at the opening.
+    pub fn least_persisted(&self) -> impl Iterator<Item = u32> + '_ {
+        self.least.iter().copied()
+    }
+
+    /// Returns the last transaction that was applied.
+    pub fn last(&self) -> FlushFlag {
+        self.last.flag
+    }
+
+    /// Returns the bytes of the owner's log since the opening.
+    pub fn log_end(&self) -> u64 {
+        self.last.log_end
+    }
+
+    /// Returns the sequence number that the next item gets.
+    pub fn next_seq(&self) -> SeqNo {
+        self.last.flag.last_seq + 1
+    }
+
+    /// Returns the flags of families that are persisted further than the replay is.
+    pub fn ahead(&self) -> &BTreeMap<u32, FlushFlag> {
+        &self.ahead
+    }
+
+    /// Checks that transaction `tsn` is the next one.
+    ///
+    /// Errors: `InvalidArgument`.
+    pub fn check_next(&self, tsn: Tsn) -> Result<()> {
+        let last = self.last.flag.tsn;
+        let what = match tsn {
+            t if t == last + 1 => return Ok(()),
+            t if t == last => format!("transaction {tsn} was applied already"),
+            t if t < last => format!("transaction {tsn} comes after transaction {last}"),
+            _ => format!(
+                "transaction {tsn} comes after transaction {last}, and those between are missing"
+            ),
+        };
+        Err(Error::invalid(format!(
+            "{what}: apply each transaction of the log once and in the log's order, next transaction {}",
+            last + 1
+        )))
+    }
+
+    /// Notes that a transaction with `items` items was applied. `families` are those with items of
+    /// the transaction in the active memtables.
+    pub fn note_applied(
+        &mut self,
+        tsn: Tsn,
+        items: u64,
+        log_bytes: u64,
+        families: impl Iterator<Item = u32>,
+    ) {
+        let before = self.last;
+        for id in families {
+            self.bases.entry(id).or_insert(before);
+        }
+        self.last = LogPoint {
+            flag: FlushFlag::of(tsn, self.next_seq(), items),
+            log_end: before.log_end + log_bytes,
+        };
+    }
+
+    /// Notes that the replay has reached the flag of family `id`. Returns the point of the family.
+    pub fn catch_up(&mut self, id: u32) -> Option<LogPoint> {
+        self.ahead.remove(&id).map(|_| self.last)
+    }
+
+    /// Forgets a family that was dropped.
+    pub fn forget(&mut self, id: u32) {
+        self.bases.remove(&id);
+        self.ahead.remove(&id);
+    }
+
+    /// Notes that the memtables of families are sealed. `all` are all families. Returns the flags
+    /// for their flush.
+    pub fn seal(&mut self, sealed: &BTreeSet<u32>, all: impl Iterator<Item = u32>) -> SealedFlags {
+        self.bases.retain(|id, _| !sealed.contains(id));
+        let point = |id: &u32| self.bases.get(id).copied().unwrap_or(self.last);
+        let points: Vec<(u32, LogPoint)> = (all.filter(|id| !self.ahead.contains_key(id)))
+            .map(|id| (id, point(&id)))
+            .collect();
+        let ends = self.bases.values().map(|base| base.log_end);
+        self.sealed_to = ends.min().unwrap_or(self.last.log_end);
+        SealedFlags {
+            last: self.last.flag.tsn,
+            points,
+        }
+    }
+
+    /// Returns the families to seal so that not more than `bound` bytes of the owner's log are
+    /// needed once all sealed memtables are flushed; `None` if not more are. They hold the
+    /// persistence point back, or would soon. An empty set says that only the flags are behind.
+    pub fn overdue(&self, bound: u64) -> Option<BTreeSet<u32>> {
+        if self.last.log_end - self.sealed_to <= bound {
+            return None;
+        }
+        // Families within the last quarter of the bound are flushed with the others, in one step.
+        let from = self.last.log_end - bound + bound / 4;
+        let overdue = self.bases.iter().filter(|(_, base)| base.log_end < from);
+        Some(overdue.map(|(id, _)| *id).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

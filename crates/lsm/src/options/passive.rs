@@ -1,0 +1,105 @@
+//! Passive stores: stores that keep no log, because their owner has one.
+
+use super::limits::{self, within};
+use super::setters;
+use crate::version::Tsn;
+use basalt_fs::Result;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Who keeps the log from which a store recovers.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum LogMode {
+    /// The store writes a log of its own.
+    #[default]
+    Own,
+    /// The store writes no log. Its owner logs each transaction before it gives the transaction to
+    /// the store, and replays its log after a crash (PASV). `docs/passive.md` has the protocol.
+    /// Such a store is opened by [`crate::Db::open_passive`].
+    ///
+    /// A store with a log becomes passive when it is opened so. A passive store stays passive.
+    Passive(PassiveOptions),
+}
+
+impl LogMode {
+    /// Returns the settings of a passive store, `None` for a store with a log.
+    pub fn passive(&self) -> Option<&PassiveOptions> {
+        match self {
+            LogMode::Own => None,
+            LogMode::Passive(options) => Some(options),
+        }
+    }
+}
+
+/// The log of a passive store's owner.
+pub trait OwnerLog: Send + Sync {
+    /// Makes the log durable up to the end of transaction `tsn`, and returns when it is. The store
+    /// calls this before anything of the transaction becomes durable in the store: otherwise a
+    /// power cut could leave a part of a transaction that the log has lost.
+    ///
+    /// The call comes from a background thread, about once for each flush. It must not write to the
+    /// store, and must not wait for a thread that does. After an error the store keeps the
+    /// memtables and tries again.
+    fn make_durable(&self, tsn: Tsn) -> Result<()>;
+}
+
+/// Settings of a passive store.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct PassiveOptions {
+    /// The owner's log. `None` says that the owner makes each transaction durable in its log before
+    /// it gives the transaction to the store. Default `None`.
+    pub owner_log: Option<Arc<dyn OwnerLog>>,
+    /// Bytes of the owner's log behind the global persistence point from which the families that
+    /// hold the point back are flushed, 4 KiB to 1 PiB. Writers wait before it becomes twice as
+    /// much. Default `None`: eight times [`super::Options::write_buffer_bytes`].
+    ///
+    /// A smaller bound means a smaller log and a faster recovery, and more small tables of families
+    /// with few writes. [`crate::db::PassiveStats::early_flush_bytes`] is the price.
+    pub max_pinned_log_bytes: Option<u64>,
+    /// Time that a replay of the owner's log from the global persistence point may take, from which
+    /// families are flushed as by `max_pinned_log_bytes`. 1 ms to a day. The time is estimated by
+    /// [`PassiveOptions::replay_bytes_per_second`]. Default `None`.
+    pub max_replay_time: Option<Duration>,
+    /// Bytes of its log that the owner replays in a second, 4 KiB to 1 TiB. A replay at this
+    /// opening that took at least a tenth of a second replaces the figure by the measured one.
+    /// Default 64 MiB.
+    pub replay_bytes_per_second: u64,
+}
+
+impl Default for PassiveOptions {
+    fn default() -> PassiveOptions {
+        PassiveOptions {
+            owner_log: None,
+            max_pinned_log_bytes: None,
+            max_replay_time: None,
+            replay_bytes_per_second: 64 << 20,
+        }
+    }
+}
+
+setters! { PassiveOptions {
+    owner_log: Option<Arc<dyn OwnerLog>>,
+    max_pinned_log_bytes: Option<u64>,
+    max_replay_time: Option<Duration>,
+    replay_bytes_per_second: u64,
+} }
+
+impl PassiveOptions {
+    /// Checks that values are inside their documented ranges.
+    pub(super) fn validate(&self) -> Result<()> {
+        if let Some(bytes) = self.max_pinned_log_bytes {
+            within("max_pinned_log_bytes", bytes, limits::PINNED_LOG_BYTES)?;
+        }
+        if let Some(time) = self.max_replay_time {
+            let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            within("milliseconds of max_replay_time", ms, limits::REPLAY_MS)?;
+        }
+        within(
+            "replay_bytes_per_second",
+            self.replay_bytes_per_second,
+            limits::REPLAY_RATE,
+        )
+    }
+}

@@ -1,0 +1,452 @@
+//! What the interface of a passive store promises and refuses.
+
+use crate::database::DIR;
+use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
+use basalt_kv::merge::AddU64;
+use basalt_lsm::db::{Logged, Replay};
+use basalt_lsm::{
+    Db, ErrorKind, Event, EventListener, FamilyOptions, LogMode, Options, PassiveOptions,
+    ReadOptions, Result, WriteBatch, WriteOptions,
+};
+use basalt_sim::{CrashPolicy, SimFs, SimOptions};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn disk() -> Arc<SimFs> {
+    SimFs::new(SimOptions {
+        write_unit: 512,
+        capacity: 1 << 30,
+        seed: 1,
+    })
+}
+
+fn passive(options: PassiveOptions) -> Options {
+    Options::default()
+        .log(LogMode::Passive(options))
+        .write_buffer_bytes(64 << 10)
+}
+
+fn open(env: &Env) -> Replay {
+    Db::open_passive(env, DIR, passive(PassiveOptions::default())).expect("a sound store")
+}
+
+/// A transaction with `items` items.
+fn batch(db: &Db, family: &str, items: u64) -> WriteBatch {
+    let family = db.family(family).expect("the test made it");
+    let mut batch = WriteBatch::new();
+    for n in 0..items {
+        batch
+            .put(&family, format!("{n}").as_bytes(), b"v")
+            .expect("a short key");
+    }
+    batch
+}
+
+fn refusal<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) {
+    let e = result.err().expect("it is refused");
+    assert_eq!(e.kind(), kind, "{e}");
+    let text = e.to_string();
+    for word in words {
+        assert!(text.contains(word), "{text:?} lacks {word:?}");
+    }
+}
+
+#[test]
+fn transactions_come_once_and_in_order() {
+    let env = Env::for_tests(disk(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    let first = db.write_at(1, batch(&db, "default", 2)).expect("the first");
+    refusal(
+        db.write_at(1, batch(&db, "default", 1)),
+        ErrorKind::InvalidArgument,
+        &["applied already", "next transaction 2"],
+    );
+    refusal(
+        db.write_at(0, batch(&db, "default", 1)),
+        ErrorKind::InvalidArgument,
+        &["transaction 0 comes after"],
+    );
+    refusal(
+        db.write_at(4, batch(&db, "default", 1)),
+        ErrorKind::InvalidArgument,
+        &["missing", "next transaction 2"],
+    );
+    // A transaction without items has a number, and no sequence number.
+    let second = db.write_at(2, WriteBatch::new()).expect("an empty one");
+    assert_eq!(second, first);
+    let third = db.write_at(3, batch(&db, "default", 1)).expect("the third");
+    assert_eq!(third, first + 1);
+}
+
+#[test]
+fn a_passive_store_refuses_writes_without_a_number() {
+    let env = Env::for_tests(disk(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    let family = db.default_family();
+    let unsynced = WriteOptions::default();
+    refusal(
+        db.put(&family, b"a", b"1", &unsynced),
+        ErrorKind::InvalidArgument,
+        &["passive", "write_at"],
+    );
+    refusal(db.sync(), ErrorKind::InvalidArgument, &["passive"]);
+    refusal(
+        db.submit(batch(&db, "default", 1), &unsynced).wait(),
+        ErrorKind::InvalidArgument,
+        &["passive"],
+    );
+    db.close().expect("sound");
+    refusal(
+        Db::open(&env, DIR, Options::default()),
+        ErrorKind::InvalidArgument,
+        &["passive", "open_passive"],
+    );
+    refusal(
+        Db::open(&env, "other", passive(PassiveOptions::default())),
+        ErrorKind::InvalidArgument,
+        &["open_passive"],
+    );
+    refusal(
+        Db::open_passive(&env, "other", Options::default()),
+        ErrorKind::InvalidArgument,
+        &["LogMode::Passive"],
+    );
+
+    let with_log = Db::open(&env, "other", Options::default()).expect("a new store");
+    refusal(
+        with_log.write_at(1, batch(&with_log, "default", 1)),
+        ErrorKind::InvalidArgument,
+        &["not passive"],
+    );
+    refusal(
+        with_log.persistence_points(),
+        ErrorKind::InvalidArgument,
+        &["not passive"],
+    );
+    refusal(
+        with_log.subscribe(),
+        ErrorKind::InvalidArgument,
+        &["not passive"],
+    );
+}
+
+#[test]
+fn preconditions_are_checked_without_a_write() {
+    use basalt_lsm::db::Precondition;
+    let env = Env::for_tests(disk(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    let family = db.default_family();
+    let before = db.snapshot().seq();
+    db.write_at(1, batch(&db, "default", 1)).expect("the next");
+    let check = |seq| {
+        let unchanged = [Precondition::unchanged(&family, b"0", seq)];
+        db.write_if(WriteBatch::new(), &unchanged, &WriteOptions::default())
+    };
+    refusal(check(before), ErrorKind::Conflict, &[]);
+    check(db.snapshot().seq()).expect("nothing has changed since");
+    db.write_at(2, WriteBatch::new())
+        .expect("a check takes no number");
+}
+
+#[test]
+fn the_end_of_a_replay_is_checked() {
+    let disk = disk();
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    for tsn in 1..=5 {
+        db.write_at(tsn, batch(&db, "default", tsn))
+            .expect("the next");
+    }
+    db.flush().expect("sound");
+    db.write_at(6, batch(&db, "default", 1)).expect("the next");
+    db.abandon();
+
+    // The log ends before what the store has.
+    let env = Env::for_tests(disk.kill(), 2);
+    refusal(
+        open(&env).finish(4),
+        ErrorKind::Corruption,
+        &["persisted up to transaction 5", "ends with transaction 4"],
+    );
+    // A part of the log was not replayed.
+    refusal(
+        open(&env).finish(6),
+        ErrorKind::InvalidArgument,
+        &["replay transaction 6 next"],
+    );
+    // The log was trimmed too far.
+    let mut replay = open(&env);
+    assert_eq!(replay.points().replay_from(), 6);
+    refusal(
+        replay.replay(7, WriteBatch::new()),
+        ErrorKind::InvalidArgument,
+        &["transaction 7 comes after transaction 5"],
+    );
+    // Transactions before the point are skipped, as long as none was replayed.
+    replay.replay(4, WriteBatch::new()).expect("an old one");
+    let mut last = WriteBatch::new();
+    last.put(&replay.default_family(), b"0", b"w")
+        .expect("a short key");
+    let replayed = replay.replay(6, last).expect("the next");
+    assert_eq!((replayed.applied, replayed.dropped), (1, 0));
+    refusal(
+        replay.replay(5, WriteBatch::new()),
+        ErrorKind::InvalidArgument,
+        &["transaction 5 comes after transaction 6"],
+    );
+    let db = replay.finish(6).expect("all of the log");
+    let value = db
+        .get(&db.default_family(), b"0", &ReadOptions::default())
+        .expect("sound");
+    assert_eq!(value.as_deref(), Some(&b"w"[..]));
+}
+
+#[test]
+fn another_log_is_noticed() {
+    let disk = disk();
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    db.create_family("cold", FamilyOptions::default())
+        .expect("a new name");
+    db.write_at(1, batch(&db, "cold", 1)).expect("the next");
+    // Only `default` is full, and flushed.
+    let mut tsn = 1;
+    while db.stats().flushes == 0 {
+        tsn += 1;
+        db.write_at(tsn, batch(&db, "default", 100))
+            .expect("the next");
+        env.jobs().step();
+    }
+    let points = db.persistence_points().expect("it is passive");
+    assert_eq!(
+        points.global, 0,
+        "the cold family holds the point back: {points:?}"
+    );
+    let flushed = points
+        .families
+        .iter()
+        .map(|f| f.flag.tsn)
+        .max()
+        .expect("two families");
+    db.abandon();
+    let env = Env::for_tests(disk.kill(), 2);
+    let mut replay = open(&env);
+    let items = |tsn: u64| if tsn == flushed { 99 } else { 100 };
+    let family = replay.default_family();
+    let mut of_one = WriteBatch::new();
+    of_one.put(&family, b"0", b"v").expect("a short key");
+    replay.replay(1, of_one).expect("as before");
+    for tsn in 2..=flushed {
+        let mut batch = WriteBatch::new();
+        for n in 0..items(tsn) {
+            batch
+                .put(&family, format!("{n}").as_bytes(), b"v")
+                .expect("a short key");
+        }
+        let replayed = replay.replay(tsn, batch);
+        match tsn == flushed {
+            false => assert_eq!(replayed.expect("as before").applied, 0, "default has it"),
+            true => refusal(
+                replayed,
+                ErrorKind::Corruption,
+                &["had 100 items", "now has 99", "another log"],
+            ),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_readable_before_the_replay_is_complete() {
+    let disk = disk();
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    db.create_family("cold", FamilyOptions::default())
+        .expect("a new name");
+    db.write_at(1, batch(&db, "cold", 1)).expect("the next");
+    let mut tsn = 1;
+    while db.stats().flushes == 0 {
+        tsn += 1;
+        db.write_at(tsn, batch(&db, "default", 100))
+            .expect("the next");
+        env.jobs().step();
+    }
+    db.abandon();
+    let disk = disk.kill();
+    let env = Env::for_tests(disk.clone(), 2);
+    refusal(
+        Db::open_read_only(&env, DIR, Options::default()),
+        ErrorKind::InvalidArgument,
+        &[
+            "passive",
+            "\"default\" is persisted up to",
+            "\"cold\" only up to 0",
+            "from transaction 1",
+        ],
+    );
+    let mut replay = open(&env);
+    let cold = replay.family("cold").expect("it was created");
+    let mut of_cold = WriteBatch::new();
+    of_cold.put(&cold, b"0", b"v").expect("a short key");
+    replay.replay(1, of_cold).expect("the first");
+    for tsn in 2..=tsn {
+        let mut batch = WriteBatch::new();
+        for n in 0..100 {
+            batch
+                .put(&replay.default_family(), format!("{n}").as_bytes(), b"v")
+                .expect("a short key");
+        }
+        replay.replay(tsn, batch).expect("the next");
+    }
+    replay
+        .finish(tsn)
+        .expect("all of the log")
+        .close()
+        .expect("sound");
+    let reader = Db::open_read_only(&env, DIR, Options::default()).expect("it was closed");
+    let cold = reader.family("cold").expect("it was created");
+    assert!(
+        reader
+            .get(&cold, b"0", &ReadOptions::default())
+            .expect("sound")
+            .is_some()
+    );
+}
+
+#[test]
+fn a_store_with_a_log_becomes_passive_with_all_its_data() {
+    let disk = disk();
+    let env = Env::for_tests(disk.clone(), 1);
+    let options = Options::default();
+    let sums = FamilyOptions::default().merge_operator(Some(Arc::new(AddU64)));
+    let db = Db::open(&env, DIR, options).expect("a new store");
+    let family = db.create_family("sums", sums).expect("a new name");
+    for _ in 0..3 {
+        db.merge(&family, b"a", &1u64.to_le_bytes(), &WriteOptions::SYNC)
+            .expect("sound");
+    }
+    db.abandon();
+    let disk = disk.crash(CrashPolicy::NothingUnsynced, 1);
+    let env = Env::for_tests(disk, 2);
+    let replay = open(&env);
+    assert_eq!(replay.next_tsn(), 1, "the owner's log begins here");
+    let db = replay.finish(0).expect("an empty log");
+    let family = db.family("sums").expect("it was created");
+    let mut one = WriteBatch::new();
+    one.merge(&family, b"a", &1u64.to_le_bytes())
+        .expect("an operand");
+    db.write_at(1, one).expect("the first");
+    let sum = db
+        .get(&family, b"a", &ReadOptions::default())
+        .expect("sound");
+    assert_eq!(sum.as_deref(), Some(&4u64.to_le_bytes()[..]));
+    assert_eq!(db.stats().log_bytes, 0, "it has no log");
+}
+
+/// Keeps the global points that it hears of.
+#[derive(Default)]
+struct Heard(Mutex<Vec<u64>>);
+
+impl EventListener for Heard {
+    fn on_event(&self, event: &Event) {
+        if let Event::Persisted { global, .. } = event {
+            self.0.lock().unwrap().push(*global);
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_a_persistence_point_hears_of_it() {
+    let heard = Arc::new(Heard::default());
+    let env = Env::for_tests(disk(), 1);
+    let options = passive(PassiveOptions::default()).listeners(vec![heard.clone()]);
+    let replay = Db::open_passive(&env, DIR, options).expect("a new store");
+    let db = replay.finish(0).expect("an empty log");
+    let mut watch = db.subscribe().expect("it is passive");
+    db.write_at(1, batch(&db, "default", 1)).expect("the next");
+    assert_eq!(watch.next(Duration::ZERO).expect("open"), None);
+    db.flush().expect("sound");
+    let points = watch
+        .next(Duration::from_secs(1))
+        .expect("open")
+        .expect("it was flushed");
+    assert_eq!((points.global, points.applied), (1, 1));
+    assert_eq!(
+        watch.next(Duration::ZERO).expect("open"),
+        None,
+        "it was seen"
+    );
+    db.wait_for_listeners();
+    assert_eq!(*heard.0.lock().unwrap(), [1]);
+    points.check_trim(2).expect("nobody needs transaction 1");
+    refusal(
+        points.check_trim(3),
+        ErrorKind::InvalidArgument,
+        &["needs transaction 2", "\"default\""],
+    );
+    db.close().expect("sound");
+    refusal(watch.next(Duration::from_secs(1)), ErrorKind::Closed, &[]);
+}
+
+/// A load of eight hours on a clock that the test moves: each minute has 64 KiB of a family, one
+/// family has one key in the beginning and one an hour, and another one none.
+#[test]
+fn an_idle_family_pins_the_log_no_longer_than_its_owner_allows() {
+    const BOUND: u64 = 1 << 20;
+    let clock = ManualClock::new(1_700_000_000_000);
+    let builder = EnvBuilder::for_tests(disk(), 1);
+    let env = builder.clock(Clock::manual(clock.clone())).build();
+    let options = PassiveOptions::default().max_pinned_log_bytes(Some(BOUND));
+    let replay = Db::open_passive(&env, DIR, passive(options)).expect("a new store");
+    let db = replay.finish(0).expect("an empty log");
+    for name in ["rare", "idle"] {
+        db.create_family(name, FamilyOptions::default())
+            .expect("a new name");
+    }
+    let (mut tsn, mut most) = (0, 0);
+    for minute in 0..8 * 60 {
+        if minute % 60 == 0 {
+            tsn += 1;
+            db.write_at(tsn, batch(&db, "rare", 1)).expect("the next");
+        }
+        for _ in 0..16 {
+            tsn += 1;
+            let at = Logged::at(tsn).bytes(4 << 10);
+            db.write_at(at, batch(&db, "default", 40))
+                .expect("the next");
+            let stats = db.stats().passive.expect("it is passive");
+            most = most.max(stats.pinned_log_bytes);
+            env.jobs().step();
+        }
+        clock.advance(Duration::from_secs(60));
+    }
+    let stats = db.stats().passive.expect("it is passive");
+    assert!(most > BOUND / 2, "the load was too small: {most}");
+    assert!(most <= 2 * BOUND, "{most}");
+    // A family that holds the point back for an hour is flushed in that hour: the log has 4 MiB.
+    assert!((8..=40).contains(&stats.early_flushes), "{stats:?}");
+    assert!(
+        stats.early_flush_bytes < stats.early_flushes * (96 << 10),
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn empty_transactions_pin_nothing() {
+    let env = Env::for_tests(disk(), 1);
+    let options = PassiveOptions::default().max_pinned_log_bytes(Some(4 << 10));
+    let replay = Db::open_passive(&env, DIR, passive(options)).expect("a new store");
+    let db = replay.finish(0).expect("an empty log");
+    for tsn in 1..=1000 {
+        db.write_at(Logged::at(tsn).bytes(100), WriteBatch::new())
+            .expect("the next");
+        env.jobs().step();
+    }
+    let stats = db.stats().passive.expect("it is passive");
+    assert!(stats.pinned_log_bytes <= 8 << 10, "{stats:?}");
+    assert!(
+        db.stats().families[0]
+            .levels
+            .iter()
+            .all(|level| level.tables == 0)
+    );
+}
