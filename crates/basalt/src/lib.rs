@@ -174,12 +174,13 @@ pub use basalt_lsm::db::{
     BlobCompressionStats, BlobFamilyStats, BlobFileStats, BlobReadStats, BlobShare, BlobStats,
     Bottommost, CheckpointOptions, CheckpointReport, CompactControl, CompactOptions,
     CompactProgress, Db, ExplainedLeaf, ExplainedMemtable, ExplainedPage, ExplainedTable,
-    ExplainedVersion, FamilyStats, IndexStep, InspectedExtent, InspectedNode, InspectedPage, Iter,
-    KeyRange, LevelStats, Loss, MAX_PRECONDITIONS, OnProgress, PageContent, PageCounts, PageEntry,
-    PageExplanation, PageInspector, PagePosition, PageRange, PageTreeStats, PageVerdict,
-    Precondition, Prepared, RangeSize, ReadExplanation, ReadOnlyReason, RepairReport, StallStats,
-    Stats, TableVerdict, TableWriter, Ticket, TreeCheck, UserRange, ValueMeta, ValueWithExpiry,
-    VerifyReport,
+    ExplainedVersion, FamilyPoint, FamilyStats, IndexStep, InspectedExtent, InspectedNode,
+    InspectedPage, Iter, KeyRange, LevelStats, Logged, Loss, MAX_PRECONDITIONS, OnProgress,
+    PageContent, PageCounts, PageEntry, PageExplanation, PageInspector, PagePosition, PageRange,
+    PageTreeStats, PageVerdict, PassiveStats, PersistencePoints, PersistenceWatch, Precondition,
+    Prepared, RangeSize, ReadExplanation, ReadOnlyReason, RepairReport, Replay, Replayed,
+    StallStats, Stats, TableVerdict, TableWriter, Ticket, TreeCheck, UserRange, ValueMeta,
+    ValueWithExpiry, VerifyReport,
 };
 pub use basalt_lsm::listener::{
     BackgroundErrorReason, BlobFileInfo, BlobFileReason, CompactionInfo, CompactionReason, Event,
@@ -187,8 +188,9 @@ pub use basalt_lsm::listener::{
 };
 pub use basalt_lsm::options::{
     CompactionFilter, Durability, FamilyOptions, FilterContext, FilterDecision, KeyDecision,
-    Options, ReadOptions, TreeOptions, WriteOptions,
+    LogMode, Options, OwnerLog, PassiveOptions, ReadOptions, TreeOptions, WriteOptions,
 };
+pub use basalt_lsm::version::{FlushFlag, Tsn};
 
 /// Merge operators that come with the engine.
 pub mod merge {
@@ -200,8 +202,8 @@ pub use basalt_store::{
     Store, StoreCheckpointReport, StoreOptions, StoreRepairReport, StoreStats, StoreVerifyReport,
 };
 pub use basalt_transactions::{
-    Concurrency, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, Transaction, TransactionDb,
-    TransactionDbOptions, TransactionIter, TransactionOptions, TransactionStats,
+    Concurrency, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, PreparedTransaction, Transaction,
+    TransactionDb, TransactionDbOptions, TransactionIter, TransactionOptions, TransactionStats,
 };
 
 /// LavaLog: logical logs, beside the tables of a [`Store`] or in a store of their own.

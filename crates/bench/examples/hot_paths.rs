@@ -38,6 +38,7 @@ fn table(env: &Env) -> Result<Arc<TableReader>> {
         prefix_extractor: None,
         compression: Compression::None,
         warm_cache: true,
+        flush_flag: None,
     };
     let mut builder = TableBuilder::new(
         env,

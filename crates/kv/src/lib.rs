@@ -28,6 +28,7 @@ pub mod codec;
 pub mod encoding;
 pub mod entry;
 pub mod family;
+pub mod flush_flag;
 pub mod key;
 pub mod limits;
 pub mod merge;

@@ -9,18 +9,17 @@ pub mod catalog;
 pub mod edit;
 mod engines;
 pub mod file_map;
-mod flush_flag;
 pub mod level;
 mod location;
 mod open;
 mod removal;
 
 pub use basalt_blob::{blob_name, blob_names, index_name, log_name};
+pub use basalt_kv::flush_flag::{FlushFlag, Tsn};
 pub use basalt_records::manifest;
 pub use blobs::{BlobFile, BlobSet};
 pub use engines::EngineKind;
 pub(crate) use engines::to_bits as engine_bits;
-pub use flush_flag::{FlushFlag, Tsn};
 pub use location::FileLocation;
 
 use basalt_env::sync::atomic::{AtomicBool, Ordering as Atomic};

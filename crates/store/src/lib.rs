@@ -17,6 +17,7 @@
 mod checkpoint;
 mod integrity;
 mod options;
+mod passive;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ mod tests;
 pub use checkpoint::StoreCheckpointReport;
 pub use integrity::{StoreRepairReport, StoreVerifyReport};
 pub use options::StoreOptions;
+pub use passive::ReplayRecord;
 pub use store::{Store, StoreStats};
 
 /// LavaFS keeps the same contract as the simulated disk, and passes the same tests.

@@ -54,7 +54,7 @@ impl Store {
     pub fn open(env: &Env, path: impl AsRef<Path>, options: StoreOptions) -> Result<Store> {
         let dir = path.as_ref();
         let db = open_tables(env, dir, &options)?;
-        let logs = match has_logs(env, &db, dir)? {
+        let logs = match has_logs(env, &db.engines(), dir)? {
             false => None,
             true => {
                 let logs = open_logs(env, dir, |dir| {
@@ -80,7 +80,7 @@ impl Store {
     ) -> Result<Store> {
         let dir = path.as_ref();
         let db = Db::open_read_only(env, dir, options.tables.clone())?;
-        let logs = match has_logs(env, &db, dir)? {
+        let logs = match has_logs(env, &db.engines(), dir)? {
             false => None,
             true => Some(open_logs(env, dir, |dir| {
                 LogEngine::open_read_only(env, dir, options.of_logs(false))
@@ -117,7 +117,7 @@ impl Store {
         }
     }
 
-    fn new(
+    pub(crate) fn new(
         db: Db,
         dir: &Path,
         options: StoreOptions,
@@ -186,7 +186,11 @@ impl Store {
     /// Makes everything that was acknowledged so far, in all engines, survive a power cut.
     pub fn sync(&self) -> Result<()> {
         let logs = self.existing_logs().map_or(Ok(()), |logs| logs.sync());
-        self.0.db.sync().and(logs)
+        match self.0.db.persistence_points() {
+            // Passive tables have no log: their owner's log has everything.
+            Ok(_) => logs,
+            Err(_) => self.0.db.sync().and(logs),
+        }
     }
 
     /// Returns what the engines have and what they cost.
@@ -204,9 +208,16 @@ impl Store {
     pub fn close(&self) -> Result<()> {
         // Logs are not made meanwhile.
         let _engines = self.0.engines.lock();
+        // Passive tables need their owner's log, which may be one of these logs, to flush.
+        let tables = &self.0.db;
+        let flushed = match tables.persistence_points() {
+            Ok(_) if !self.0.read_only => tables.flush(),
+            _ => Ok(()),
+        };
         // The lock of the directory is that of the tables, and goes last.
         let logs = self.existing_logs().map_or(Ok(()), |logs| logs.close());
-        logs.and(self.0.db.clone().close())
+        let closed = self.0.db.clone().close();
+        flushed.and(logs).and(closed)
     }
 }
 
@@ -227,15 +238,13 @@ fn open_tables(env: &Env, dir: &Path, options: &StoreOptions) -> Result<Db> {
 }
 
 /// Returns true if the store has logs. Until the manifest has them, a directory with logs counts.
-fn has_logs(env: &Env, db: &Db, dir: &Path) -> Result<bool> {
-    Ok(
-        db.engines().contains(&EngineKind::Logs)
-            || env.fs().exists(&logs_dir(dir).join(CURRENT))?,
-    )
+pub(crate) fn has_logs(env: &Env, engines: &[EngineKind], dir: &Path) -> Result<bool> {
+    let is_named = engines.contains(&EngineKind::Logs);
+    Ok(is_named || env.fs().exists(&logs_dir(dir).join(CURRENT))?)
 }
 
 /// Opens the logs of a store that has some.
-fn open_logs(
+pub(crate) fn open_logs(
     env: &Env,
     dir: &Path,
     open: impl FnOnce(&Path) -> Result<LogEngine>,

@@ -496,6 +496,7 @@ impl TableBuilder {
             data_blocks: self.data_blocks,
             own_seqs: self.own_seqs,
             ranges: blocks,
+            flush_flag: self.options.flush_flag,
         }
         .encode();
         let properties =

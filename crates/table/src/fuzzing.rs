@@ -179,6 +179,7 @@ fn sample() -> &'static Sample {
             prefix_extractor: None,
             compression: Compression::None,
             warm_cache: false,
+            flush_flag: None,
         };
         let mut b = TableBuilder::new(&env, file, path, ID, options, IoPriority::High);
         let mut keys = Vec::new();

@@ -59,6 +59,7 @@ pub use reader::{
 pub use source::FileSource;
 
 use basalt_kv::codec::Compression;
+use basalt_kv::flush_flag::FlushFlag;
 use basalt_kv::key::{
     Cmp, MAX_SEQ, SEQ_SHIFT, SeqNo, internal_key, split_internal_key, trailer_seq,
 };
@@ -118,6 +119,9 @@ pub struct TableOptions {
     /// If true, filter pages, index partitions and data blocks go into the cache as they are
     /// written.
     pub warm_cache: bool,
+    /// In a passive store, up to where the family is persisted with this table. `repair` uses it if
+    /// it cannot read the manifest.
+    pub flush_flag: Option<FlushFlag>,
 }
 
 /// A table's metadata in the manifest.

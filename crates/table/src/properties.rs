@@ -8,7 +8,8 @@ use super::{References, TableFamily, TableMeta};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use basalt_kv::MAX_KEY_LEN;
 use basalt_kv::encoding::{get_varint, put_varint};
-use basalt_kv::key::{SeqNo, TRAILER_LEN};
+use basalt_kv::flush_flag::FlushFlag;
+use basalt_kv::key::{SEQ_LIMIT, SeqNo, TRAILER_LEN};
 use basalt_kv::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
 use basalt_kv::prefix::MAX_NAME;
 use std::path::Path;
@@ -32,6 +33,7 @@ const P_REFERENCES: u64 = 21;
 const P_FAMILY_NAME: u64 = 22;
 const P_OWN_SEQS: u64 = 23;
 const P_PREFIX_EXTRACTOR: u64 = 30;
+const P_FLUSH_FLAG: u64 = 32;
 
 /// The properties of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub(super) struct Properties {
     /// The blocks of range tombstones. The number of tombstones is not in the properties: it is 0
     /// in `meta`.
     pub(super) ranges: Vec<BlockHandle>,
+    /// Up to where the family is persisted, in a passive store.
+    pub(super) flush_flag: Option<FlushFlag>,
 }
 
 impl Properties {
@@ -92,6 +96,10 @@ impl Properties {
         if let Some(name) = &self.prefix_extractor {
             put(P_PREFIX_EXTRACTOR, name.as_bytes());
         }
+        if let Some(flag) = &self.flush_flag {
+            let numbers = [flag.tsn, flag.first_seq, flag.items()];
+            put(P_FLUSH_FLAG, &numbers.map(u64::to_le_bytes).concat());
+        }
         out
     }
 
@@ -120,6 +128,7 @@ impl Properties {
             data_blocks: 0,
             own_seqs: 0,
             ranges: Vec::new(),
+            flush_flag: None,
         };
         let block = Block { path, offset };
         let mut at = 0;
@@ -197,6 +206,7 @@ impl Properties {
                     name.ok_or_else(|| tagged.bad("a prefix extractor's name that is none"))?;
                 self.prefix_extractor = Some(name.into());
             }
+            P_FLUSH_FLAG => self.flush_flag = Some(tagged.flush_flag()?),
             unknown if unknown % 2 == 1 => {
                 return Err(Error::unsupported(format!(
                     "table has property {unknown}, which a later version writes and a reader must understand"
@@ -290,6 +300,20 @@ impl<'a> Tagged<'a> {
         Ok(handles)
     }
 
+    /// Returns the value as a flush flag.
+    fn flush_flag(&self) -> Result<FlushFlag> {
+        let number = |i: usize| Some(u64::from_le_bytes(*self.value.get(8 * i..)?.first_chunk()?));
+        let numbers = (self.value.len() == 24).then(|| (number(0), number(1), number(2)));
+        let Some((Some(tsn), Some(first), Some(items))) = numbers else {
+            return Err(self.bad("a flush flag that is none"));
+        };
+        let is_sound = first > 0 && first < SEQ_LIMIT && items < SEQ_LIMIT && tsn < 1 << 62;
+        match is_sound {
+            true => Ok(FlushFlag::of(tsn, first, items)),
+            false => Err(self.bad("a flush flag with numbers that no store reaches")),
+        }
+    }
+
     /// Returns the value as a name of 1 to `most` bytes, `None` if it is no such name.
     fn name(&self, most: usize) -> Option<&'a str> {
         let name = std::str::from_utf8(self.value).ok();
@@ -331,6 +355,8 @@ pub struct Own {
     pub comparator: String,
     /// The blob files that the table refers to.
     pub references: References,
+    /// Up to where the family is persisted with the table, in a passive store.
+    pub flush_flag: Option<FlushFlag>,
 }
 
 /// Returns the family, the comparator's name and the references that the table in `file` names.
@@ -353,6 +379,7 @@ pub fn family_of(file: &dyn File, path: &Path) -> Result<Option<Own>> {
             family,
             comparator: p.comparator,
             references: p.meta.references,
+            flush_flag: p.flush_flag,
         })),
         Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::Unsupported) => Ok(None),
         Err(e) => Err(e),

@@ -79,6 +79,7 @@ pub(super) fn options(cmp: Cmp) -> TableOptions {
         prefix_extractor: None,
         compression: Compression::None,
         warm_cache: false,
+        flush_flag: None,
     }
 }
 
@@ -395,6 +396,7 @@ fn tables_answer_as_the_model() {
         let options = TableOptions {
             family: TableFamily::default(),
             cmp: cmp.clone(),
+            flush_flag: None,
             block_bytes: any_of(&r, &[64, 200, 1000, 4096, 65536]),
             filter_bits_per_key: any_of(&r, &[0, 1, 10, 20, 64]),
             prefix_extractor: match cmp {

@@ -18,6 +18,9 @@
 //! with `get_for_update`. A transaction that reads all keys so is serialisable. The order of
 //! commits is then the serial order.
 //!
+//! On a passive store a transaction is prepared, its owner logs it, and then applies it with its
+//! number in the owner's log ([`PreparedTransaction`]).
+//!
 //! The crate adds nothing to the store's format. A commit is one batch, as a rule of
 //! [`Db::write_if`] with a precondition for each key. So a power cut leaves a transaction whole or
 //! absent. Locks are in memory alone.
@@ -30,7 +33,7 @@
 //! | `own_writes` | the keys and the uncommitted writes of a transaction, savepoints |
 //! | `wait_graph`, `lock_table` | which transactions wait for which; locks and their queues |
 //! | `context` | what the transactions of a handle share |
-//! | `iter`, `transaction`, `transaction_db` | what users call |
+//! | `iter`, `transaction`, `prepared`, `transaction_db` | what users call |
 //!
 //! A module depends only on modules above it in this table.
 //!
@@ -48,6 +51,7 @@ mod iter;
 mod lock_table;
 mod options;
 mod own_writes;
+mod prepared;
 mod transaction;
 mod transaction_db;
 mod wait_graph;
@@ -61,5 +65,6 @@ pub use options::{
     Concurrency, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, TransactionDbOptions,
     TransactionOptions,
 };
+pub use prepared::PreparedTransaction;
 pub use transaction::Transaction;
 pub use transaction_db::TransactionDb;

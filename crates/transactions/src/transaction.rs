@@ -14,7 +14,7 @@ use basalt_kv::family::Family;
 use basalt_kv::key::{SeqNo, readable_key};
 use basalt_kv::snapshot::Snapshot;
 use basalt_lsm::db::{Precondition, ValueWithExpiry};
-use basalt_lsm::{ReadOptions, WriteOptions};
+use basalt_lsm::{Db, ReadOptions, WriteOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -521,6 +521,49 @@ impl Transaction {
             ErrorKind::Conflict => e.context("the transaction is rolled back, begin a new one"),
             _ => e,
         })
+    }
+
+    /// Returns all writes of the transaction, after a check of its keys as at a commit. The
+    /// transaction keeps the locks of its keys.
+    pub(crate) fn checked_batch(&mut self) -> Result<WriteBatch> {
+        let batch = self.own.batch()?;
+        if self.own.len() == 0 {
+            return Ok(batch);
+        }
+        self.check_locked().inspect_err(|e| {
+            if e.kind() == ErrorKind::Conflict {
+                self.context.counters.conflicts.add(1);
+            }
+        })?;
+        Ok(batch)
+    }
+
+    /// Locks all keys that are not locked, and checks them.
+    fn check_locked(&mut self) -> Result<()> {
+        if self.concurrency == Concurrency::Optimistic {
+            self.lock_all()?;
+        } else if !self.context.options.check_unlocked_writes {
+            return Ok(());
+        }
+        let (nothing, unsynced) = (WriteBatch::new(), WriteOptions::UNSYNCED);
+        let db = &self.context.db;
+        db.write_if(nothing, &self.unchanged(), &unsynced)
+            .map(|_| ())
+    }
+
+    /// Returns the store.
+    pub(crate) fn db(&self) -> &Db {
+        &self.context.db
+    }
+
+    /// Ends a prepared transaction, which was applied or not.
+    pub(crate) fn end_prepared(mut self, is_applied: bool) {
+        let counters = &self.context.counters;
+        match is_applied {
+            true => counters.commits.add(1),
+            false => counters.rollbacks.add(1),
+        }
+        self.end();
     }
 
     fn write_all(&mut self, options: &WriteOptions) -> Result<SeqNo> {

@@ -41,6 +41,7 @@ pub fn table_options(
             _ => options.compression,
         },
         warm_cache: false,
+        flush_flag: None,
     }
 }
 
@@ -205,11 +206,14 @@ impl<'a> Outputs<'a> {
             file,
             &path,
             self.job.env.random().next_u128(),
-            table_options(
-                self.job.options,
-                self.job.family.clone(),
-                self.job.plan.bottommost,
-            ),
+            TableOptions {
+                flush_flag: self.job.flush_flag,
+                ..table_options(
+                    self.job.options,
+                    self.job.family.clone(),
+                    self.job.plan.bottommost,
+                )
+            },
             IoPriority::Low,
         );
         self.builder = Some((number, builder));

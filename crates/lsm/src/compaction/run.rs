@@ -19,6 +19,7 @@ use basalt_env::Env;
 use basalt_env::sync::Mutex;
 use basalt_env::sync::atomic::AtomicBool;
 use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::flush_flag::FlushFlag;
 use basalt_kv::key::{Cmp, SeqNo};
 use basalt_kv::merge::Merging;
 use basalt_kv::ranges::Fragments;
@@ -52,6 +53,8 @@ pub struct CompactionJob<'a> {
     /// Returns how many bytes the merge may produce before it calls this again. The argument is the
     /// bytes produced and not yet written. An error ends the merge.
     pub allowance: &'a (dyn Fn(u64) -> Result<u64> + Sync),
+    /// In a passive store, the flush flag of the family.
+    pub flush_flag: Option<FlushFlag>,
     /// The user keys to merge; `None` for all.
     pub range: Option<SplitRange>,
 }

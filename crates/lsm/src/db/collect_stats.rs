@@ -25,7 +25,7 @@ impl Engine {
             ),
             BudgetUse::new(
                 "sealed_memtables",
-                view.sealed.len() as u64,
+                view.waiting_sets(options) as u64,
                 options.max_sealed_memtables as u64,
             ),
         ]);
@@ -73,6 +73,7 @@ impl Engine {
                 levels,
                 pages: tree,
                 page_debt: pages.map_or(0.0, |view| view.debt),
+                persisted: self.tree.flush_flag(f.id).map(|flag| flag.tsn),
             });
         }
         let (live_logs, compactions, blobs) = {

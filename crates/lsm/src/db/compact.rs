@@ -241,6 +241,7 @@ impl Engine {
                 cancelled,
                 blobs: &|| self.tree.view().version.blobs.clone(),
                 allowance: &|relocated| self.pressure.merge_allowance(relocated, &self.tree.view()),
+                flush_flag: self.tree.flush_flag(running.family.id),
                 range: Some(running.ranges[part].clone()).filter(|r| *r != (None, None)),
             })
         };

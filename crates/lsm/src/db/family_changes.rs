@@ -53,7 +53,23 @@ impl Db {
             }
             None => None,
         };
-        let flags = writer.passive.as_ref().map(|position| position.last());
+        if writer.passive.is_some() && engine.flushes_atomically() {
+            // The flags of sealed memtables do not have the family.
+            engine.flush_all()?;
+        }
+        // Nothing of the family is in transactions so far. Where families are sealed together, it
+        // is as far as the others.
+        let flag = writer
+            .passive
+            .as_ref()
+            .map(|position| match engine.flushes_atomically() {
+                true => engine
+                    .tree
+                    .catalog()
+                    .least_flag()
+                    .unwrap_or(position.last()),
+                false => position.last(),
+            });
         let edit = Edit {
             next_family: Some(id + 1),
             add_families: vec![(id, name.to_string(), cmp.name().to_string())],
@@ -64,8 +80,7 @@ impl Db {
                 .map(|o| (id, o.name().to_string()))
                 .collect(),
             pages: tree.iter().map(|_| (id, 0)).collect(),
-            // Nothing of the family is in earlier transactions.
-            flush_flags: flags.iter().map(|flag| (*flag, vec![id])).collect(),
+            flush_flags: flag.iter().map(|flag| (*flag, vec![id])).collect(),
             ..Edit::default()
         };
         let handle = self.handle(&entry);

@@ -32,13 +32,25 @@ impl Engine {
         writer: &mut Writer,
         families: &BTreeSet<u32>,
     ) -> Result<()> {
+        let together = self.flushes_atomically();
         let position = self.position(writer)?;
         self.tree.change_view(|state, view| {
+            let all: BTreeSet<u32> = view.families.keys().copied().collect();
+            let families = if together { &all } else { families };
             let flags = position.seal(families, view.families.keys().copied());
             self.tree.seal_families(state, view, families, flags);
         });
         self.background.schedule();
         Ok(())
+    }
+
+    /// Returns true if each seal is of all families: the store has a log, or its owner wants it so.
+    pub(crate) fn flushes_atomically(&self) -> bool {
+        self.ctx
+            .options
+            .log
+            .passive()
+            .is_none_or(|p| p.atomic_flush)
     }
 
     /// Returns the families whose memtables are to be sealed because the memory is full: the

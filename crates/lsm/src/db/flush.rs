@@ -19,10 +19,10 @@ use crate::iter::{InternalIter, MergingIter};
 use crate::listener::{BackgroundErrorReason, Event, TableInfo};
 use crate::memtable::MemTable;
 use crate::options::{Compression, FamilyOptions};
-use crate::version::FileLocation;
 use crate::version::catalog::group_flags;
 use crate::version::edit::{AddBlob, AddTable, Edit};
 use crate::version::{BlobFile, TableStore};
+use crate::version::{FileLocation, FlushFlag};
 use basalt_blob::{BlobMeta, Name, Reference, Separator};
 use basalt_env::IoPriority;
 use basalt_env::sync::atomic::AtomicBool;
@@ -37,15 +37,15 @@ use std::time::Duration;
 
 /// Writes one memtable into one table. Versions that no reader and no snapshot can see are left
 /// out. Tombstones stay, range tombstones included. Large values go to `values`, if it is given. If
-/// `warm_cache` is true, the blocks of the table also go into the cache. On an error the file is
-/// removed.
+/// `warm_cache` is true, the blocks of the table also go into the cache. `flush_flag` is that of
+/// the family with this table, in a passive store. On an error the file is removed.
 pub(super) fn write_table(
     tables: &Arc<TableStore>,
     number: u64,
     family: &FamilyEntry,
     mem: &Arc<MemTable>,
     snapshots: &[SeqNo],
-    warm_cache: bool,
+    (warm_cache, flush_flag): (bool, Option<FlushFlag>),
     values: Option<&mut Values<'_>>,
 ) -> Result<AddTable> {
     let (env, path) = (tables.env(), tables.path(number));
@@ -55,6 +55,7 @@ pub(super) fn write_table(
         let file_id = env.random().next_u128();
         let table_options = TableOptions {
             warm_cache,
+            flush_flag,
             ..table_options(options, family.in_table(), false)
         };
         let mut builder =
@@ -395,7 +396,7 @@ impl<'a> Flush<'a> {
                 family,
                 mem,
                 &self.snapshots,
-                self.warm,
+                (self.warm, self.memtables.flags().and_then(|f| f.of(*id))),
                 Some(&mut values),
             ) {
                 Ok(add) => {

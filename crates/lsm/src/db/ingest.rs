@@ -472,6 +472,15 @@ impl SortedEntries for PreparedEntries {
     }
 }
 
+/// The place of an ingestion in the log of a passive store's owner.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum IngestedAt {
+    /// The next transaction.
+    Next(Logged),
+    /// A later transaction: the store has all up to it.
+    Later(Logged),
+}
+
 /// Memtables that are in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OverlappingMemtables {
@@ -528,12 +537,12 @@ impl Engine {
         })
     }
 
-    /// Implements [`super::Db::ingest`], and [`super::Db::ingest_at`] for transaction `at` of a
-    /// passive store.
+    /// Implements [`super::Db::ingest`], and [`super::Db::ingest_at`] and [`super::Db::rebase`] for
+    /// a passive store.
     pub(super) fn ingest(
         self: &Arc<Self>,
         prepared: &[Prepared],
-        at: Option<Logged>,
+        at: Option<IngestedAt>,
     ) -> Result<SeqNo> {
         let sets: Vec<&PreparedSet> = prepared.iter().map(|p| &*p.0).collect();
         for (i, set) in sets.iter().enumerate() {
@@ -580,10 +589,18 @@ impl Engine {
         // The log is synced, as when a family is made: after a power cut, a prefix of all
         // operations survives.
         self.sync_log(&mut writer)?;
-        if let Some(at) = at {
-            self.position(&mut writer)?.check_next(at.tsn)?;
+        match at {
+            None => {}
+            Some(IngestedAt::Next(at)) => self.position(&mut writer)?.check_next(at.tsn)?,
+            Some(IngestedAt::Later(at)) => self.position(&mut writer)?.check_later(at.tsn)?,
         }
-        if let Some(met) = self.overlapping_memtables(&view, &tables)? {
+        let is_whole = matches!(at, Some(IngestedAt::Later(_)))
+            || at.is_some_and(|_| self.flushes_atomically());
+        if is_whole {
+            // All families are persisted up to the transaction.
+            self.rotate(&mut writer)?;
+            self.flush_all()?;
+        } else if let Some(met) = self.overlapping_memtables(&view, &tables)? {
             if met == OverlappingMemtables::Active {
                 self.rotate(&mut writer)?;
             }
@@ -689,19 +706,28 @@ impl Engine {
         &self,
         writer: &mut Writer,
         tables: &[(&PreparedSet, &(u64, TableMeta))],
-        at: Option<Logged>,
+        at: Option<IngestedAt>,
         edit: &mut Edit,
     ) -> Result<SeqNo> {
-        let Some(at) = at else {
+        let Some(ingested) = at else {
             return writer.take_seqs(1);
         };
+        let (at, is_later) = match ingested {
+            IngestedAt::Next(at) => (at, false),
+            IngestedAt::Later(at) => (at, true),
+        };
         let first = self.position(writer)?.next_seq();
-        let families: BTreeSet<u32> = tables.iter().map(|(s, _)| s.family.id).collect();
+        let families: BTreeSet<u32> = match is_later || self.flushes_atomically() {
+            true => self.tree.view().families.keys().copied().collect(),
+            false => tables.iter().map(|(s, _)| s.family.id).collect(),
+        };
         if !families.is_empty() {
             let flag = FlushFlag::of(at.tsn, first, 1);
             edit.flush_flags = vec![(flag, families.into_iter().collect())];
         }
-        self.make_owner_durable(at.tsn)?;
+        if !is_later {
+            self.make_owner_durable(at.tsn)?;
+        }
         Ok(first)
     }
 
@@ -724,7 +750,7 @@ impl Engine {
         writer: &mut Writer,
         sets: &[&PreparedSet],
         tables: &[(&PreparedSet, &(u64, TableMeta))],
-        at: Option<Logged>,
+        at: Option<IngestedAt>,
     ) -> Result<SeqNo> {
         let mut edit = Edit::default();
         let seq = self.number_tables(writer, tables, at, &mut edit)?;
@@ -822,7 +848,9 @@ impl Engine {
             .for_each(|s| s.fate.store(STATE_INGESTED, SeqCst));
         match at {
             None => self.note_ingestion(writer, seq),
-            Some(at) => self.note_ingested_at(writer, at, &persisted)?,
+            Some(IngestedAt::Next(at) | IngestedAt::Later(at)) => {
+                self.note_ingested_at(writer, at, &persisted)?;
+            }
         }
         self.ctx.counters.ingestions.add(1);
         for set in sets {

@@ -54,6 +54,14 @@ pub(crate) struct SealedFlags {
     pub points: Vec<(u32, LogPoint)>,
 }
 
+impl SealedFlags {
+    /// Returns the flag of a family.
+    pub fn of(&self, family: u32) -> Option<FlushFlag> {
+        let point = self.points.iter().find(|(id, _)| *id == family);
+        point.map(|(_, point)| point.flag)
+    }
+}
+
 /// The position of a passive store in its owner's log.
 pub(crate) struct PassivePosition {
     /// The last transaction that was applied.
@@ -112,11 +120,40 @@ impl PassivePosition {
         &self.ahead
     }
 
+    /// Returns true if the replay need not give family `id` the items of transaction `tsn`.
+    pub fn has(&self, id: u32, tsn: Tsn) -> bool {
+        self.ahead.get(&id).is_some_and(|flag| flag.tsn >= tsn)
+    }
+
+    /// Returns true if the replay has to give family `id` the item with number `seq`.
+    pub fn lacks(&self, id: u32, seq: SeqNo) -> bool {
+        self.ahead.get(&id).is_none_or(|flag| seq > flag.last_seq)
+    }
+
     /// Checks that transaction `tsn` is the next one.
     ///
     /// Errors: `InvalidArgument`.
     pub fn check_next(&self, tsn: Tsn) -> Result<()> {
+        PassivePosition::check_follows(tsn, self.last.flag.tsn)
+    }
+
+    /// Checks that transaction `tsn` is later than the last one.
+    ///
+    /// Errors: `InvalidArgument`.
+    pub fn check_later(&self, tsn: Tsn) -> Result<()> {
         let last = self.last.flag.tsn;
+        match tsn > last {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "the store has the log up to transaction {last}, and not less: transaction {tsn} is no later one"
+            ))),
+        }
+    }
+
+    /// Checks that transaction `tsn` is the next one behind transaction `last`.
+    ///
+    /// Errors: `InvalidArgument`.
+    pub fn check_follows(tsn: Tsn, last: Tsn) -> Result<()> {
         let what = match tsn {
             t if t == last + 1 => return Ok(()),
             t if t == last => format!("transaction {tsn} was applied already"),
@@ -150,9 +187,17 @@ impl PassivePosition {
         };
     }
 
-    /// Notes that the replay has reached the flag of family `id`. Returns the point of the family.
-    pub fn catch_up(&mut self, id: u32) -> Option<LogPoint> {
-        self.ahead.remove(&id).map(|_| self.last)
+    /// Returns the families whose flag the replay has reached with the last transaction. They are
+    /// no longer ahead.
+    pub fn reached(&mut self) -> Vec<u32> {
+        if self.ahead.is_empty() {
+            return Vec::new();
+        }
+        let last = self.last.flag.tsn;
+        let reached = self.ahead.iter().filter(|(_, flag)| flag.tsn <= last);
+        let reached: Vec<u32> = reached.map(|(id, _)| *id).collect();
+        self.ahead.retain(|_, flag| flag.tsn > last);
+        reached
     }
 
     /// Forgets a family that was dropped.

@@ -2,6 +2,7 @@
 //! sampled, beside the counters that run.
 
 use super::engine::Engine;
+use super::persistence::PassiveStats;
 use super::stats::{BlobStats, FamilyStats, LevelStats, PageTreeStats, Stats};
 use basalt_env::{BUDGET_LIMIT, BUDGET_USED, MetricSample, MetricValue};
 use std::sync::Arc;
@@ -361,6 +362,66 @@ fn page_samples(family: &FamilyStats, store: (&str, &str), out: &mut Vec<MetricS
     out.push(MetricSample::new(name, &labels, help, debt));
 }
 
+type PassiveRow = (&'static str, &'static str, fn(&PassiveStats) -> u64);
+
+const PASSIVE_GAUGES: &[PassiveRow] = &[
+    (
+        "passive_applied_transaction",
+        "The last transaction of the owner's log that was applied.",
+        |p| p.applied,
+    ),
+    (
+        "passive_persisted_transaction",
+        "The last transaction of the owner's log that is persisted in all families.",
+        |p| p.global,
+    ),
+    (
+        "passive_pinned_log_bytes",
+        "Bytes of the owner's log behind the global persistence point.",
+        |p| p.pinned_log_bytes,
+    ),
+    (
+        "passive_max_pinned_log_bytes",
+        "The bound of the owner's log from which families are flushed early.",
+        |p| p.max_pinned_log_bytes,
+    ),
+];
+
+const PASSIVE_COUNTERS: &[PassiveRow] = &[
+    (
+        "passive_early_flushes_total",
+        "Times that families were flushed early because they held the persistence point back.",
+        |p| p.early_flushes,
+    ),
+    (
+        "passive_early_flush_bytes_total",
+        "Bytes of memtables that were flushed early.",
+        |p| p.early_flush_bytes,
+    ),
+];
+
+/// Adds the samples of a passive store.
+fn passive_samples(stats: &Stats, store: (&str, &str), out: &mut Vec<MetricSample>) {
+    let Some(passive) = &stats.passive else {
+        return;
+    };
+    for (name, help, read) in PASSIVE_GAUGES {
+        let value = gauge(read(passive));
+        out.push(MetricSample::new(name, &[store], help, value));
+    }
+    for (name, help, read) in PASSIVE_COUNTERS {
+        let value = MetricValue::Counter(read(passive));
+        out.push(MetricSample::new(name, &[store], help, value));
+    }
+    for family in &stats.families {
+        let labels = [store, ("family", family.name.as_str())];
+        let help = "The last transaction of the owner's log that is persisted in the family.";
+        let value = gauge(family.persisted.unwrap_or(0));
+        let name = "passive_family_persisted_transaction";
+        out.push(MetricSample::new(name, &labels, help, value));
+    }
+}
+
 /// Metrics are signed; a size past 8 EiB is shown as that.
 fn gauge(n: u64) -> MetricValue {
     MetricValue::Gauge(i64::try_from(n).unwrap_or(i64::MAX))
@@ -417,6 +478,7 @@ impl Engine {
             ));
         }
         self.blob_samples(&stats.blobs, store, out);
+        passive_samples(&stats, store, out);
         let of_env = self.ctx.env.budgets().len();
         for budget in &stats.budgets[of_env..] {
             let labels = [store, ("budget", budget.name)];

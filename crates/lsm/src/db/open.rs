@@ -736,7 +736,15 @@ impl LogRecovery<'_> {
                 continue;
             }
             let number = new_number();
-            let add = write_table(tables, number, family, mem, &[], false, Some(&mut values))?;
+            let add = write_table(
+                tables,
+                number,
+                family,
+                mem,
+                &[],
+                (false, None),
+                Some(&mut values),
+            )?;
             edit.add_tables.push(add);
         }
         for (number, meta) in values.finish(env, tables, false)? {

@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`points`] | persistence points for those who ask or wait for them |
+//! | [`by_family`] | many items into memtables, each family on a thread of its own |
 //! | [`apply_at`] | transactions into memtables |
 //! | [`replay`] | the owner's log into a store that is being opened |
 //!
@@ -14,5 +15,6 @@
 //! sets before it are flushed. The edit of the flush installs these flags together with its tables.
 
 pub(crate) mod apply_at;
+mod by_family;
 pub(crate) mod points;
 pub(crate) mod replay;

@@ -396,6 +396,8 @@ pub struct FamilyStats {
     /// The debt of compactions of pages, a ratio: bytes that compactions are behind for each byte
     /// that they may be. Writers are slowed above 1. It is 0 for a family in levels.
     pub page_debt: f64,
+    /// The last transaction that is persisted in the family, in a passive store.
+    pub persisted: Option<u64>,
 }
 
 /// Statistics of one level in [`FamilyStats`].

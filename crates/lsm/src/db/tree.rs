@@ -30,7 +30,7 @@ use crate::listener::{BlobFileInfo, BlobFileReason, Event};
 use crate::version::catalog::Catalog;
 use crate::version::edit::Edit;
 use crate::version::manifest::Manifest;
-use crate::version::{TableStore, Version};
+use crate::version::{FlushFlag, TableStore, Version};
 use basalt_blob::BlobMeta;
 use basalt_env::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use basalt_env::sync::{Mutex, MutexGuard, named};
@@ -221,6 +221,11 @@ impl Tree {
     /// Returns the catalog as of now. It stays current as long as the caller holds `manifest`.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.state.lock().catalog.clone()
+    }
+
+    /// Returns the flush flag of a family of a passive store.
+    pub fn flush_flag(&self, family: u32) -> Option<FlushFlag> {
+        self.catalog().families.get(&family)?.flush_flag
     }
 
     /// Returns the sequence number up to which readers see entries.

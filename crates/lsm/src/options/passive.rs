@@ -51,6 +51,13 @@ pub struct PassiveOptions {
     /// The owner's log. `None` says that the owner makes each transaction durable in its log before
     /// it gives the transaction to the store. Default `None`.
     pub owner_log: Option<Arc<dyn OwnerLog>>,
+    /// Seal and flush all families in one step, so that after a crash all families have the same
+    /// transactions. This is for an owner whose transactions depend on what the store has, such as
+    /// the commands of a state machine: a replay computes the same from the same state. The store
+    /// can then be read from its global persistence point on: [`crate::db::Replay::finish`] takes
+    /// that point as the end of the log, and the owner applies the rest to the open store. Default
+    /// `false`.
+    pub atomic_flush: bool,
     /// Bytes of the owner's log behind the global persistence point from which the families that
     /// hold the point back are flushed, 4 KiB to 1 PiB. Writers wait before it becomes twice as
     /// much. Default `None`: eight times [`super::Options::write_buffer_bytes`].
@@ -72,6 +79,7 @@ impl Default for PassiveOptions {
     fn default() -> PassiveOptions {
         PassiveOptions {
             owner_log: None,
+            atomic_flush: false,
             max_pinned_log_bytes: None,
             max_replay_time: None,
             replay_bytes_per_second: 64 << 20,
@@ -81,6 +89,7 @@ impl Default for PassiveOptions {
 
 setters! { PassiveOptions {
     owner_log: Option<Arc<dyn OwnerLog>>,
+    atomic_flush: bool,
     max_pinned_log_bytes: Option<u64>,
     max_replay_time: Option<Duration>,
     replay_bytes_per_second: u64,

@@ -13,10 +13,10 @@ use super::LEVELS;
 use super::edit::{AddTable, Edit};
 use super::engines::{self, EngineKind, PASSIVE, REFERENCES_IN_PAGES};
 use super::file_map::FileMap;
-use super::flush_flag::FlushFlag;
 use basalt_blob::BlobMeta;
 use basalt_blob::lineage::Lineage;
 use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::flush_flag::FlushFlag;
 use basalt_kv::key::SeqNo;
 pub use basalt_kv::limits::DEFAULT_FAMILY as DEFAULT;
 use basalt_table::TableMeta;
@@ -248,6 +248,11 @@ impl Catalog {
             self.last_seq = self.last_seq.max(n);
         }
         if let Some(n) = edit.passive_from {
+            if !self.passive {
+                return Err(bad(format!(
+                    "the edit says that the store is passive from sequence number {n} on, and the store is not passive"
+                )));
+            }
             self.passive_from = n;
         }
         if let Some(n) = edit.wall_ms {
@@ -527,12 +532,18 @@ impl Catalog {
     ///
     /// Errors: `Unsupported` if all numbers are used up.
     pub(crate) fn prepared_seq(&self, file: u64) -> Result<SeqNo> {
-        match file < PREPARED_SEQS {
+        match file < PREPARED_SEQS / 2 {
             true => Ok(self.passive_from + file),
             false => Err(Error::unsupported(format!(
-                "the store has made {file} files, and a passive store prepares no tables beyond {PREPARED_SEQS}: copy the data into a new store"
+                "the store has made {file} files, and a passive store prepares no tables beyond half of {PREPARED_SEQS}: copy the data into a new store"
             ))),
         }
+    }
+
+    /// Returns the flag of the family that is persisted least.
+    pub(crate) fn least_flag(&self) -> Option<FlushFlag> {
+        let flags = self.families.values().filter_map(|f| f.flush_flag);
+        flags.min_by_key(|flag| flag.tsn)
     }
 
     /// Makes the store passive if it is not. All entries up to `last_seq` are persisted.

@@ -10,9 +10,9 @@ mod flags;
 pub use blobs::AddBlob;
 
 use super::FileLocation;
-use super::flush_flag::FlushFlag;
 use basalt_blob::lineage::LineageGroup;
 use basalt_fs::{Error, ErrorKind, Result};
+use basalt_kv::flush_flag::FlushFlag;
 use basalt_kv::key::{SEQ_LIMIT, SeqNo, TRAILER_LEN};
 pub use basalt_kv::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
 use basalt_table::{References, TableMeta, decode_references, encode_references};

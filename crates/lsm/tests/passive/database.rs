@@ -30,9 +30,10 @@ pub fn family_options(name: &str) -> FamilyOptions {
 }
 
 /// The settings of the store.
-pub fn options(log: &Arc<Log>, names: &[&str], pinned: Option<u64>) -> Options {
+pub fn options(log: &Arc<Log>, names: &[&str], pinned: Option<u64>, atomic_flush: bool) -> Options {
     let passive = PassiveOptions::default()
         .owner_log(Some(log.clone()))
+        .atomic_flush(atomic_flush)
         .max_pinned_log_bytes(pinned);
     let families = names
         .iter()
@@ -72,10 +73,17 @@ fn table(mut table: TableWriter, entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result
 pub fn apply(db: &Db, tsn: u64, record: &Record) -> Result<()> {
     let mut items = WriteBatch::new();
     match record {
+        // An attempt before may have made or dropped the family.
         Record::Create(name) => {
-            db.create_family(name, family_options(name))?;
+            if db.family(name).is_none() {
+                db.create_family(name, family_options(name))?;
+            }
         }
-        Record::Drop(name) => db.drop_family(&db.family(name).expect("the history knows it"))?,
+        Record::Drop(name) => {
+            if let Some(family) = db.family(name) {
+                db.drop_family(&family)?;
+            }
+        }
         Record::Ingest(families) => {
             let mut prepared = Vec::new();
             for (name, entries) in families {

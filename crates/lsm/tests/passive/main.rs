@@ -9,7 +9,9 @@
 mod campaign;
 mod contract;
 mod database;
+mod faults;
 mod owner;
+mod repairs;
 
 #[global_allocator]
 static ALLOCATOR: basalt_sim::TestAllocator = basalt_sim::TestAllocator;

@@ -418,6 +418,7 @@ impl Pass<'_> {
             data_blocks: self.data_blocks,
             own_seqs: self.tally.own_seqs,
             ranges: said.ranges.clone(),
+            flush_flag: said.flush_flag,
         };
         if counted != *said {
             let what = format!("properties say {said:?}, the entries say {counted:?}");

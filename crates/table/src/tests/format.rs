@@ -298,12 +298,27 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         data_blocks: 1,
         own_seqs: 0,
         ranges: Vec::new(),
+        flush_flag: None,
     };
     let plain = properties.encode();
     assert_eq!(
         Properties::decode(path, 0, &plain).expect("plain"),
         properties
     );
+    // So has the flush flag of a passive store, which the manifest has, too.
+    let flagged = Properties {
+        flush_flag: Some(FlushFlag::of(900, 2000, 3)),
+        ..properties.clone()
+    };
+    let encoded = flagged.encode();
+    let decoded = Properties::decode(path, 0, &encoded).expect("flagged");
+    assert_eq!(decoded, flagged);
+    for damage in [encoded.len() - 1, encoded.len() - 9, encoded.len() - 17] {
+        let mut bytes = encoded.clone();
+        bytes[damage] = 0xff;
+        let e = Properties::decode(path, 0, &bytes).expect_err("no store reaches the number");
+        assert!(e.to_string().contains("flush flag"), "{e}");
+    }
     // The extractor whose prefixes are in the filter has an even tag: a build that does not know it
     // reads on, by whole keys.
     let prefixed = Properties {

@@ -4,6 +4,7 @@ mod anomalies;
 mod limits;
 mod locks;
 mod model;
+mod passive;
 mod serial;
 mod store;
 mod whole;

@@ -121,6 +121,7 @@ impl Fixture {
             new_file_number: &|| self.number(),
             cancelled: &cancelled,
             range,
+            flush_flag: None,
         })
     }
 
@@ -357,6 +358,7 @@ fn a_cancelled_merge_leaves_no_file() {
             fixture.number()
         },
         cancelled: &cancelled,
+        flush_flag: None,
         range: None,
     });
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Cancelled);

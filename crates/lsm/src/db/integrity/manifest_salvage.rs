@@ -13,7 +13,7 @@ use crate::version::catalog::{
 use crate::version::edit::Edit;
 use crate::version::file_map::FileMap;
 use crate::version::manifest::{self, CURRENT, Current, manifest_path};
-use crate::version::{blob_names, table_name};
+use crate::version::{FlushFlag, blob_names, table_name};
 use basalt_blob::garbage::Garbage;
 use basalt_blob::inspect::indexed_logs;
 use basalt_env::Env;
@@ -41,12 +41,21 @@ pub(crate) struct SalvagedCatalog {
     pub dropped_families: BTreeSet<u32>,
     /// The family that each table on disk names, if no readable edit removed the table.
     pub table_families: BTreeMap<u64, u32>,
+    /// The flush flag that each table on disk names, if edits may be lost.
+    pub table_flags: BTreeMap<u64, FlushFlag>,
     /// Offset in the manifest, in bytes, at which the last readable edit ends.
     end: u64,
     /// Losses of the metadata itself.
     pub losses: Vec<Loss>,
     /// Damaged metadata files.
     pub damaged: Vec<String>,
+}
+
+/// Replaces a flag by a later one.
+pub(super) fn raise(known: &mut Option<FlushFlag>, flag: FlushFlag) {
+    if known.is_none_or(|known| known.tsn < flag.tsn) {
+        *known = Some(flag);
+    }
 }
 
 /// Returns the made-up name of a family whose own name is lost.
@@ -330,6 +339,9 @@ impl SalvagedCatalog {
             let Some(says) = basalt_table::family_of(&*env.fs().open(&path)?, &path)? else {
                 continue;
             };
+            if let Some(flag) = says.flush_flag {
+                self.table_flags.insert(number, flag);
+            }
             let (own, comparator) = (says.family, says.comparator);
             let known = self.catalog.families.contains_key(&own.id);
             let retired = self.retired.contains(&number);
@@ -468,6 +480,19 @@ impl SalvagedCatalog {
         Ok(())
     }
 
+    /// Adds what an edit says of a passive store.
+    fn absorb_flags(&mut self, edit: &Edit) {
+        let from = edit.passive_from.unwrap_or(0);
+        self.catalog.passive_from = self.catalog.passive_from.max(from);
+        for (flag, ids) in &edit.flush_flags {
+            for id in ids {
+                if let Some(f) = self.catalog.families.get_mut(id) {
+                    raise(&mut f.flush_flag, *flag);
+                }
+            }
+        }
+    }
+
     fn absorb(&mut self, edit: &Edit, options: &Options) -> Result<()> {
         // Refuses features of a later version.
         self.catalog.apply_features(edit)?;
@@ -493,6 +518,7 @@ impl SalvagedCatalog {
             self.dropped_families.remove(id);
             self.name_family(*id, name, comparator, options);
         }
+        self.absorb_flags(edit);
         for (id, operator) in &edit.merge_operators {
             if let Some(f) = self.catalog.families.get_mut(id) {
                 // No store writes a second operator name for a family.

@@ -25,6 +25,7 @@
 //!    repaired store.
 
 mod blobs;
+mod flags;
 mod logs;
 mod page_values;
 mod tables;
@@ -193,6 +194,7 @@ pub(crate) fn repair(
 
 impl Repair<'_> {
     fn run(mut self) -> Result<RepairReport> {
+        self.check_passive()?;
         self.report.losses = std::mem::take(&mut self.learned.losses);
         for name in std::mem::take(&mut self.learned.damaged) {
             self.set_aside(&name, "it is damaged");
@@ -204,6 +206,7 @@ impl Repair<'_> {
         self.rewrite_trees_with_values()?;
         self.replay_logs()?;
         self.place_unreferenced_tables()?;
+        self.restore_flags();
         self.note_reappearing();
         self.finish_tables()?;
         self.finish_blobs();

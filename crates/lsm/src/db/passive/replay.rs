@@ -5,20 +5,26 @@
 //! those up to its own flag. So operands are never applied twice. Each flag also says which numbers
 //! its transaction had, so the replay notices a log that is not the one it was.
 
+use super::apply_at::Transaction;
 use crate::db::ingest::{Prepared, TableWriter};
-use crate::db::log_position::Logged;
+use crate::db::log_position::{Logged, PassivePosition};
 use crate::db::open;
 use crate::db::persistence::{PersistencePoints, pinned_limit};
 use crate::db::store::Db;
 use crate::options::{FamilyOptions, Options};
-use crate::version::{FlushFlag, Tsn};
+use crate::version::{EngineKind, FlushFlag, Tsn};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
-use basalt_kv::batch::WriteBatch;
+use basalt_kv::batch::{Ops, WriteBatch};
 use basalt_kv::family::{Family, FamilyConfig};
 use basalt_kv::limits::MAX_FAMILY;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
+
+/// Most transactions that are collected, and most bytes of them.
+const PENDING: usize = 4096;
+const PENDING_BYTES: usize = 1 << 20;
 
 /// A replay that took at least this long says how fast the owner replays its log.
 const LONG_REPLAY: Duration = Duration::from_millis(100);
@@ -34,6 +40,13 @@ pub struct Replay {
     /// Time of the environment's clock at the first transaction that was replayed.
     since: Duration,
     points: PersistencePoints,
+    /// The flag of each family when the store was opened.
+    flags: BTreeMap<u32, FlushFlag>,
+    /// The last transaction that was taken.
+    last: FlushFlag,
+    /// Transactions that are taken and not applied yet.
+    pending: Vec<Transaction>,
+    pending_bytes: usize,
 }
 
 /// The part of a transaction that a replay has applied.
@@ -65,11 +78,17 @@ impl Db {
         engine.trim_leftover_logs();
         engine.background.schedule();
         let points = engine.persistence_points()?;
+        let flags = engine.tree.catalog().flags();
+        let least = flags.values().min_by_key(|flag| flag.tsn);
         Ok(Replay {
+            last: *least.expect("every store has a family"),
             db: Db::of(engine),
             begun: false,
             since: Duration::ZERO,
             points,
+            flags,
+            pending: Vec::new(),
+            pending_bytes: 0,
         })
     }
 }
@@ -83,12 +102,7 @@ impl Replay {
 
     /// Returns the transaction that comes next.
     pub fn next_tsn(&self) -> Tsn {
-        self.last() + 1
-    }
-
-    fn last(&self) -> Tsn {
-        let writer = self.db.engine().writes.lock();
-        writer.passive.as_ref().map_or(0, |p| p.last().tsn)
+        self.last.tsn + 1
     }
 
     /// Returns the handle of the family `default`.
@@ -117,13 +131,26 @@ impl Replay {
         })
     }
 
+    /// Records that the store has another engine, as [`Db::add_engine`] does.
+    pub fn add_engine(&self, kind: EngineKind) -> Result<()> {
+        self.db.add_engine(kind)
+    }
+
+    /// Returns the other engines of the store, as [`Db::engines`] does.
+    pub fn engines(&self) -> Vec<EngineKind> {
+        self.db.engines()
+    }
+
     /// Creates a family, as [`Db::create_family`] does.
-    pub fn create_family(&self, name: &str, options: FamilyOptions) -> Result<Family> {
+    pub fn create_family(&mut self, name: &str, options: FamilyOptions) -> Result<Family> {
+        self.apply_pending()?;
         self.db.create_family(name, options)
     }
 
     /// Drops a family, as [`Db::drop_family`] does.
-    pub fn drop_family(&self, family: &Family) -> Result<()> {
+    pub fn drop_family(&mut self, family: &Family) -> Result<()> {
+        self.apply_pending()?;
+        self.flags.remove(&family.id());
         self.db.drop_family(family)
     }
 
@@ -132,50 +159,83 @@ impl Replay {
     /// skipped, if the replay begins with them. The batch has the items that the transaction had
     /// when it was first applied, in the same order.
     ///
+    /// Transactions are collected, and families are filled with many of them at once, each family
+    /// on a thread of its own if there are threads.
+    ///
     /// Errors:
     ///
     /// - `InvalidArgument` for a transaction that is not the next one; the message says which is.
     /// - `Corruption` if the transaction has another number of items than it had when a family
-    ///   persisted it: this is another log, or it is not translated as it was. The store is not
-    ///   changed.
-    /// - Those of [`Db::write`].
+    ///   persisted it: this is another log, or it is not translated as it was.
+    /// - Those of [`Db::write`], of this transaction or of those before it. This transaction is
+    ///   then not taken.
     pub fn replay(&mut self, at: impl Into<Logged>, batch: WriteBatch) -> Result<Replayed> {
-        let at = at.into();
-        let engine = self.db.engine().clone();
-        let items = batch.len() as u64;
-        if !self.begun && at.tsn <= self.points.global && at.tsn > 0 {
+        let mut transaction = Transaction::new(at.into(), batch);
+        let (tsn, items) = (transaction.at.tsn, transaction.items);
+        if !self.begun && tsn <= self.points.global && tsn > 0 {
             return Ok(Replayed {
                 applied: 0,
                 dropped: items,
             });
         }
-        let mut writer = engine.writes.lock();
-        engine.ctx.check_open()?;
-        let position = writer.passive.as_mut().expect("the store is passive");
-        position.check_next(at.tsn)?;
-        let now = FlushFlag::of(at.tsn, position.next_seq(), items);
-        let reached: Vec<u32> = (position.ahead().iter())
-            .filter(|(_, flag)| flag.tsn == at.tsn)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in &reached {
-            let before = position.ahead()[id];
-            if before != now {
-                return Err(another_log(&before, &now));
-            }
+        PassivePosition::check_follows(tsn, self.last.tsn)?;
+        let store = self.db.engine().ctx.jobs.number();
+        if transaction.batch.families().iter().any(|f| f.0 != store) {
+            return Err(Error::invalid(
+                "the batch has operations on a family of another store",
+            ));
+        }
+        let now = FlushFlag::of(tsn, self.last.last_seq + 1, items);
+        if let Some(before) = self.flags.values().find(|flag| flag.tsn == tsn)
+            && *before != now
+        {
+            return Err(another_log(before, &now));
+        }
+        if self.is_full() {
+            self.apply_pending()?;
         }
         self.begin();
-        let dropped = engine.apply_at(&mut writer, at, batch)?;
-        let position = writer.passive.as_mut().expect("the store is passive");
-        for id in reached {
-            if let Some(point) = position.catch_up(id) {
-                engine.note_caught_up(id, point.log_end);
+        let has = |id: u32| self.flags.get(&id).is_some_and(|flag| flag.tsn >= tsn);
+        let ids = transaction.batch.families();
+        let dropped = match ids.iter().filter(|(_, id)| has(*id)).count() {
+            0 => 0,
+            n if n == ids.len() => items,
+            _ => {
+                let ops = Ops::new(transaction.batch.payload());
+                ops.filter(|op| op.as_ref().is_ok_and(|op| has(op.family)))
+                    .count() as u64
             }
+        };
+        if dropped == items {
+            let bytes = transaction.log_bytes();
+            transaction.at = transaction.at.bytes(bytes);
+            transaction.batch = WriteBatch::new();
         }
+        self.pending_bytes += transaction.batch.bytes();
+        self.pending.push(transaction);
+        self.last = now;
         Ok(Replayed {
             applied: items - dropped,
             dropped,
         })
+    }
+
+    /// Returns true if the collected transactions are to be applied.
+    fn is_full(&self) -> bool {
+        let buffer = self.db.engine().ctx.options.write_buffer_bytes as usize;
+        self.pending_bytes >= PENDING_BYTES.min(buffer / 8) || self.pending.len() >= PENDING
+    }
+
+    /// Applies the collected transactions. After an error they stay collected.
+    fn apply_pending(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let engine = self.db.engine().clone();
+        let mut writer = engine.writes.lock();
+        engine.apply_group(&mut writer, &mut self.pending)?;
+        self.pending_bytes = 0;
+        Ok(())
     }
 
     /// Replays a transaction that added prepared tables to families. `prepare` is called if the
@@ -206,8 +266,7 @@ impl Replay {
             (replayed.applied, replayed.dropped) = (0, 1);
             return Ok(replayed);
         };
-        let position = engine.writes.lock().passive.as_ref().map(|p| p.last());
-        let next = position.expect("the store is passive").tsn + 1;
+        let next = self.next_tsn();
         if at.tsn != next {
             return Err(Error::invalid(format!(
                 "transaction {} adds tables to family {:?}, and the next transaction is {next}",
@@ -215,9 +274,11 @@ impl Replay {
                 family.name()
             )));
         }
+        self.apply_pending()?;
         let prepared = prepare(self)?;
         self.begin();
         self.db.ingest_at(at, &prepared)?;
+        self.last = FlushFlag::of(at.tsn, self.last.last_seq + 1, 1);
         Ok(Replayed {
             applied: 1,
             dropped: 0,
@@ -242,7 +303,8 @@ impl Replay {
     /// Errors: `InvalidArgument` if `last` was not replayed. `Corruption` if a family has a
     /// transaction beyond the end of the log: the log has lost transactions that the store has, so
     /// the store cannot be completed. The store is then closed.
-    pub fn finish(self, last: Tsn) -> Result<Db> {
+    pub fn finish(mut self, last: Tsn) -> Result<Db> {
+        self.apply_pending()?;
         let engine = self.db.engine().clone();
         let mut writer = engine.writes.lock();
         engine.ctx.check_open()?;

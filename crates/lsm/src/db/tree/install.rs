@@ -80,7 +80,7 @@ impl Tree {
             // this process, and must not stop the next one, too.
             let tree = self.next_tree(&edit);
             slot.manifest.append(&edit.encode())?;
-            self.vouch_for_logs(&mut slot, &edit)?;
+            self.vouch_for(&mut slot, &edit)?;
             Ok(tree)
         });
         let tree = match written {
@@ -142,9 +142,13 @@ impl Tree {
     /// Lets `CURRENT` vouch for an edit that names a log whose number was chosen before this
     /// manifest began. If the edit were lost, the log would look like one that an earlier manifest
     /// has removed ([`crate::db::lost_edits`]).
-    fn vouch_for_logs(&self, slot: &mut ManifestSlot, edit: &Edit) -> Result<()> {
+    ///
+    /// `CURRENT` also vouches for flush flags. A passive store has no log that would show that they
+    /// are lost, and its owner trims its log up to them.
+    fn vouch_for(&self, slot: &mut ManifestSlot, edit: &Edit) -> Result<()> {
         let first_new = slot.first_new;
-        if !edit.add_logs.iter().any(|(n, _)| *n < first_new) {
+        let has_old_log = edit.add_logs.iter().any(|(n, _)| *n < first_new);
+        if !has_old_log && edit.flush_flags.is_empty() {
             return Ok(());
         }
         (slot.manifest.point_current(&self.ctx.env)).inspect_err(|_| slot.manifest.doubt())

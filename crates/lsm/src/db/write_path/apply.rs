@@ -14,7 +14,6 @@ use basalt_kv::key::{Kind, SeqNo};
 use basalt_kv::separated::compressed;
 use basalt_records::RECORD_HEADER;
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::sync::Arc;
 
 /// Bytes of a group from which on waiting writers insert their own batches into the memtable in
@@ -67,20 +66,13 @@ fn insert_own(memtable_set: &MemtableSet, payload: &Bytes, raw: &[Bytes], first_
 }
 
 /// Applies a batch that goes into no log. Items for whose family and sequence number `keeps`
-/// returns false are left out, and so are items of families that do not exist. Returns the number
-/// of items for which `keeps` returned false.
+/// returns false are left out, and so are items of families that do not exist.
 pub(crate) fn insert_unlogged(
     memtable_set: &MemtableSet,
     batch: WriteBatch,
     first_seq: SeqNo,
     keeps: &dyn Fn(u32, SeqNo) -> bool,
-) -> u64 {
-    let left_out = Cell::new(0);
-    let keeps = |id, seq| {
-        let kept = keeps(id, seq);
-        left_out.set(left_out.get() + u64::from(!kept));
-        kept
-    };
+) {
     let BatchParts { buf, raw, .. } = batch.into_parts();
     if MemTable::pins(buf.len()) {
         let payload = basalt_kv::batch::payload(Bytes::from_owner(buf));
@@ -90,7 +82,6 @@ pub(crate) fn insert_unlogged(
         let (payload, no_buffer) = (&buf[RECORD_HEADER..], Bytes::new());
         apply(memtable_set, payload, &no_buffer, &raw, first_seq, keeps).expect(VALIDATED);
     }
-    left_out.get()
 }
 
 /// Returns the value of an operation, decompressed, as a memtable gets it.
@@ -166,12 +157,7 @@ fn apply(
 
 /// Has each waiting writer insert its own batch. This thread inserts the others.
 fn insert_in_parallel(memtable_set: &Arc<MemtableSet>, group: &mut [PendingBatch], first: SeqNo) {
-    let left = Arc::new(Countdown {
-        left: AtomicUsize::new(group.len()),
-        failed: AtomicBool::new(false),
-        lock: named("Countdown::lock", Mutex::new(())),
-        zero: Condvar::new(),
-    });
+    let left = Arc::new(Countdown::new(group.len()));
     let mut own = Vec::new();
     let mut seq = first;
     for p in group {
@@ -215,13 +201,20 @@ pub(crate) struct InsertTask {
 
 impl InsertTask {
     pub fn run(self) {
-        let _done = CountdownGuard(&self.left);
+        let _done = CountdownGuard::new(&self.left);
         insert_own(&self.memtable_set, &self.payload, &self.raw, self.first_seq);
     }
 }
 
 /// Counts down when dropped, also by a panic: the leader waits for the count.
-struct CountdownGuard<'a>(&'a Countdown);
+pub(crate) struct CountdownGuard<'a>(&'a Countdown);
+
+impl CountdownGuard<'_> {
+    /// Returns a guard of one part.
+    pub fn new(countdown: &Countdown) -> CountdownGuard<'_> {
+        CountdownGuard(countdown)
+    }
+}
 
 impl Drop for CountdownGuard<'_> {
     fn drop(&mut self) {
@@ -232,7 +225,8 @@ impl Drop for CountdownGuard<'_> {
     }
 }
 
-struct Countdown {
+/// Counts the parts of an insertion that are not done yet.
+pub(crate) struct Countdown {
     left: AtomicUsize,
     failed: AtomicBool,
     lock: Mutex<()>,
@@ -240,13 +234,24 @@ struct Countdown {
 }
 
 impl Countdown {
+    /// Returns a count of `parts` parts.
+    pub fn new(parts: usize) -> Countdown {
+        Countdown {
+            left: AtomicUsize::new(parts),
+            failed: AtomicBool::new(false),
+            lock: named("Countdown::lock", Mutex::new(())),
+            zero: Condvar::new(),
+        }
+    }
+
     fn done(&self) {
         if self.left.fetch_sub(1, SeqCst) == 1 {
             let _guard = self.lock.lock();
             self.zero.notify_all();
         }
     }
-    fn wait(&self) {
+    /// Waits until all parts are done. Panics if one has panicked.
+    pub fn wait(&self) {
         let mut guard = self.lock.lock();
         while self.left.load(SeqCst) != 0 {
             self.zero.wait(&mut guard);

@@ -1,8 +1,8 @@
 //! Flush flags of a passive store in manifest edits.
 
 use super::{Edit, Input, field, varint};
-use crate::version::flush_flag::FlushFlag;
 use basalt_fs::Result;
+use basalt_kv::flush_flag::FlushFlag;
 use basalt_kv::key::SEQ_LIMIT;
 use basalt_kv::limits::MAX_FAMILY;
 

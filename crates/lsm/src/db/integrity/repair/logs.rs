@@ -367,7 +367,15 @@ impl Repair<'_> {
             }
             let number = self.new_number();
             // A later merge separates large values again.
-            let table = write_table(&self.tables, number, &families[id], mem, &[], false, None)?;
+            let table = write_table(
+                &self.tables,
+                number,
+                &families[id],
+                mem,
+                &[],
+                (false, None),
+                None,
+            )?;
             self.replayed.insert(number);
             self.new_table(table);
         }

@@ -22,7 +22,7 @@ use basalt_kv::key::{
 };
 use basalt_kv::ranges::Fragments;
 use basalt_table::salvage::{KnownTable, Salvaged, salvage};
-use basalt_table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableReader};
+use basalt_table::{ReadPattern, TableBuilder, TableFamily, TableMeta, TableOptions, TableReader};
 use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -85,12 +85,16 @@ impl Repair<'_> {
             id,
             name: family.name.as_str().into(),
         };
+        let options = TableOptions {
+            flush_flag: family.flush_flag,
+            ..table_options(self.options.family(&family.name), own, bottom)
+        };
         Ok(TableBuilder::new(
             self.env,
             file,
             &path,
             self.env.random().next_u128(),
-            table_options(self.options.family(&family.name), own, bottom),
+            options,
             IoPriority::High,
         ))
     }

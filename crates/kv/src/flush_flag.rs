@@ -32,7 +32,7 @@ impl FlushFlag {
 
     /// Returns the flag before the first transaction of a log, in a store whose newest sequence
     /// number is `last_seq`.
-    pub(crate) fn before_first(last_seq: u64) -> FlushFlag {
+    pub fn before_first(last_seq: u64) -> FlushFlag {
         FlushFlag {
             tsn: 0,
             first_seq: last_seq + 1,

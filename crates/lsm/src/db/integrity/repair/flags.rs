@@ -1,0 +1,86 @@
+//! Flush flags of a passive store whose manifest has lost edits.
+//!
+//! A flag that is older than a table would let a replay apply operands twice, so a family gets the
+//! latest flag that one of its tables names. A family in pages has no such table: its store is not
+//! repaired.
+
+use super::{Loss, Repair};
+use crate::db::integrity::manifest_salvage::raise;
+use crate::db::pages::any_written;
+use crate::version::FlushFlag;
+use basalt_fs::{Error, Result};
+
+/// The newest sequence number before the first transaction, where prepared tables get theirs from
+/// if it is not known when the store became passive. No table has a number behind it: earlier ones
+/// of prepared tables were lower.
+const UNKNOWN_PASSIVE_FROM: u64 = 1 << 39;
+
+impl Repair<'_> {
+    /// Returns true if the store is passive.
+    fn is_passive(&self) -> bool {
+        self.learned.catalog.passive || !self.learned.table_flags.is_empty()
+    }
+
+    /// Refuses a passive store with families in pages if edits may be lost.
+    ///
+    /// Errors: `InvalidArgument`.
+    pub(super) fn check_passive(&self) -> Result<()> {
+        if self.learned.sure || !self.is_passive() {
+            return Ok(());
+        }
+        match any_written(self.env, self.dir)? {
+            None => Ok(()),
+            Some(tree) => Err(Error::invalid(format!(
+                "the store is passive, its manifest has lost edits, and nothing says up to which transaction the pages in {} are persisted; restore a checkpoint, and let its owner replay the log",
+                tree.display()
+            ))),
+        }
+    }
+
+    /// Gives each family of a passive store its flag.
+    pub(super) fn restore_flags(&mut self) {
+        if self.learned.sure || !self.is_passive() {
+            return;
+        }
+        let flags = &self.learned.table_flags;
+        let catalog = &mut self.learned.catalog;
+        catalog.passive = true;
+        for family in catalog.families.values_mut() {
+            for number in family.tables.keys() {
+                if let Some(flag) = flags.get(number) {
+                    raise(&mut family.flush_flag, *flag);
+                }
+            }
+        }
+        if catalog.passive_from == 0 {
+            catalog.passive_from = UNKNOWN_PASSIVE_FROM;
+        }
+        let known = catalog.families.values().filter_map(|f| f.flush_flag);
+        let least = known.min_by_key(|flag| flag.tsn);
+        let least = least.unwrap_or(FlushFlag::before_first(catalog.last_seq));
+        let mut unknown = Vec::new();
+        for family in catalog.families.values_mut() {
+            if family.flush_flag.is_none() {
+                family.flush_flag = Some(least);
+                unknown.push(family.name.clone());
+            }
+        }
+        for name in unknown {
+            self.lose(Loss {
+                family: Some(name),
+                ..Loss::of_file(
+                    "MANIFEST",
+                    0..0,
+                    &format!(
+                        "its flush flag is lost: what it had of transactions up to {} and was not in tables is lost, if there was any",
+                        least.tsn
+                    ),
+                )
+            });
+        }
+        self.report.notes.push(format!(
+            "the store is passive: its owner must replay its log from transaction {} on",
+            least.tsn + 1
+        ));
+    }
+}
