@@ -234,3 +234,8 @@ struct PageOnLogs;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/transactions.md")]
 struct PageOnTransactions;
+
+/// The examples of the page on passive stores.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/passive.md")]
+struct PageOnPassiveStores;

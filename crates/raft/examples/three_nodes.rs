@@ -13,8 +13,8 @@
 //! are acknowledged while one of the nodes is dead, and again before the next one is killed, 200 by
 //! default.
 
+use basalt::Options;
 use basalt::env::{EnvBuilder, sync::Mutex};
-use basalt::{Db, Options};
 use basalt_log::{LogEngine, LogEngineOptions};
 use basalt_raft::{Apply, LogStore, StateMachine, StateReader, StateSnapshot, StateWriter};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions};
@@ -71,8 +71,15 @@ impl Apply<Types> for KeyValues {
 fn open(fs: &Arc<SimFs>) -> basalt::Result<(LogStore<Types>, StateMachine<Types, KeyValues>)> {
     let env = EnvBuilder::new(fs.clone()).memory_bytes(32 << 20).build();
     let engine = LogEngine::open(&env, "log", LogEngineOptions::default().file_bytes(1 << 20))?;
-    let db = Db::open(&env, "state", Options::default())?;
-    basalt_raft::open(&engine, &db, "node", KeyValues)
+    // The Raft log is the only log: the state is passive.
+    basalt_raft::open_passive(
+        &engine,
+        &env,
+        "state",
+        Options::default(),
+        "node",
+        KeyValues,
+    )
 }
 
 /// A node between a start and a loss of power.

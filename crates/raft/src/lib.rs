@@ -5,7 +5,8 @@
 //! `snapshot_data` ([`StateSnapshot`]), `state_store` (the families of a node), `state_reader`
 //! ([`StateReader`]), `state_link` (what a log must know of the state), `state_machine`
 //! ([`StateMachine`], [`Apply`]), `tail` (the newest entries, in memory), `log_state` (what a log
-//! and its readers share), `log_reader` ([`LogReader`]), `log_store` ([`LogStore`]).
+//! and its readers share), `log_reader` ([`LogReader`]), `log_store` ([`LogStore`]), `passive`
+//! ([`open_passive`]).
 //!
 //! The crate is empty without its feature `openraft`, so that a build of the whole workspace does
 //! not compile openraft and its dependencies (decision 0038).
@@ -22,6 +23,7 @@ mod codec;
 mod log_reader;
 mod log_state;
 mod log_store;
+mod passive;
 mod snapshot_data;
 mod state_link;
 mod state_machine;
@@ -33,6 +35,7 @@ mod tests;
 
 pub use log_reader::LogReader;
 pub use log_store::LogStore;
+pub use passive::open_passive;
 pub use snapshot_data::StateSnapshot;
 pub use state_machine::{Apply, SnapshotBuilder, StateMachine, StateWriter};
 pub use state_reader::{StateReader, StateView};

@@ -171,8 +171,8 @@ impl<C: RaftTypeConfig> LogStore<C> {
             let gone = |_| Error::new(ErrorKind::Closed, "the state machine was dropped");
             let applied = link.applied.wait_for(|applied| *applied >= Some(index));
             applied.await.map_err(gone)?;
-            let db = link.db.clone();
-            blocking(move || db.sync()).await?;
+            let store = link.store.clone();
+            blocking(move || store.persist(index)).await?;
         }
         // Without the record, openraft would take the entries that are gone for lost.
         self.save(PURGED, &Some(log_id), &WriteOptions::SYNC)

@@ -11,17 +11,19 @@
 //! Locks: `AppliedState`, which only snapshots of the store are taken under.
 
 use crate::call::{blocking, storage_error};
+use crate::codec::encode;
 use crate::snapshot_data::{self, PinnedData, StateSnapshot};
 use crate::state_link::StateLink;
 use crate::state_reader::StateReader;
 use crate::state_store::{StateStore, put_meta, read_meta};
 use basalt::env::sync::Mutex;
-use basalt::{Bytes, Db, Family, Iter, ReadOptions, Result, WriteBatch, WriteOptions};
+use basalt::{Bytes, Db, Error, Family, Iter, ReadOptions, Result, WriteBatch};
 use openraft::storage::{RaftStateMachine, Snapshot};
 use openraft::{
     Entry, EntryPayload, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftSnapshotBuilder,
     RaftTypeConfig, SnapshotMeta, StorageError, StoredMembership,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -146,7 +148,7 @@ where
 
     pub(crate) fn link(&self) -> StateLink {
         StateLink {
-            db: self.shared.store.db.clone(),
+            store: self.shared.store.clone(),
             applied: self.shared.applied_index.subscribe(),
         }
     }
@@ -182,7 +184,7 @@ where
         };
         let mut batch = writer.batch;
         put_meta(&mut batch, meta, APPLIED, &entry.log_id)?;
-        db.write(batch, &WriteOptions::UNSYNCED)?;
+        self.store.write_entry(entry.log_id.index, batch)?;
         let mut applied = self.applied.lock();
         applied.last = Some(entry.log_id);
         if let Some(membership) = membership {
@@ -212,7 +214,43 @@ where
 
     fn install(&self, meta: &SnapshotMeta<C::NodeId, C::Node>, data: &[u8]) -> Result<()> {
         let entries = snapshot_data::decode(data)?;
-        self.store.fill_other(&entries)?;
+        let pinned = match &meta.last_log_id {
+            Some(last) if self.store.is_passive => self.replace(last, meta, &entries)?,
+            _ => self.fill(meta, &entries)?,
+        };
+        let mut applied = self.applied.lock();
+        applied.last = meta.last_log_id.clone();
+        applied.membership = meta.last_membership.clone();
+        applied.snapshot = Some(BuiltSnapshot {
+            meta: meta.clone(),
+            data: Arc::new(pinned),
+        });
+        self.applied_index
+            .send_replace(index_of::<C>(&applied.last));
+        Ok(())
+    }
+
+    /// Replaces the state of a passive store by a received one.
+    fn replace(
+        &self,
+        last: &LogId<C::NodeId>,
+        meta: &SnapshotMeta<C::NodeId, C::Node>,
+        entries: &[(&[u8], &[u8])],
+    ) -> Result<PinnedData> {
+        let applied = encode(last).map_err(Error::invalid)?;
+        let membership = encode(&meta.last_membership).map_err(Error::invalid)?;
+        let values = [(APPLIED, Some(applied)), (MEMBERSHIP, Some(membership))];
+        self.store
+            .replace(last.index, entries, &BTreeMap::from(values))
+    }
+
+    /// Writes a received state into the family that is not current, and makes it the current one.
+    fn fill(
+        &self,
+        meta: &SnapshotMeta<C::NodeId, C::Node>,
+        entries: &[(&[u8], &[u8])],
+    ) -> Result<PinnedData> {
+        self.store.fill_other(entries)?;
         let mut batch = WriteBatch::new();
         match &meta.last_log_id {
             Some(last) => put_meta(&mut batch, &self.store.meta, APPLIED, last)?,
@@ -224,17 +262,7 @@ where
             MEMBERSHIP,
             &meta.last_membership,
         )?;
-        let pinned = self.store.make_other_current(batch)?;
-        let mut applied = self.applied.lock();
-        applied.last = meta.last_log_id.clone();
-        applied.membership = meta.last_membership.clone();
-        applied.snapshot = Some(BuiltSnapshot {
-            meta: meta.clone(),
-            data: Arc::new(pinned),
-        });
-        self.applied_index
-            .send_replace(index_of::<C>(&applied.last));
-        Ok(())
+        self.store.make_other_current(batch)
     }
 }
 
@@ -266,7 +294,8 @@ where
         let (shared, pinned) = (self.shared.clone(), self.pinned.clone());
         let built = blocking(move || {
             // openraft purges the log up to this snapshot.
-            shared.store.db.sync()?;
+            let last = pinned.meta.last_log_id.as_ref();
+            shared.store.persist(last.map_or(0, |last| last.index))?;
             let mut applied = shared.applied.lock();
             let newest = applied.snapshot.as_ref();
             if newest.is_none_or(|s| s.meta.last_log_id <= pinned.meta.last_log_id) {

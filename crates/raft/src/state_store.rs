@@ -3,9 +3,13 @@
 use crate::codec::{decode, encode};
 use crate::snapshot_data::PinnedData;
 use basalt::env::sync::Mutex;
-use basalt::{Db, Error, Family, FamilyOptions, ReadOptions, Result, WriteBatch, WriteOptions};
+use basalt::env::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use basalt::{
+    Db, Error, Family, FamilyOptions, Logged, ReadOptions, Result, WriteBatch, WriteOptions,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Key of the family `NAME/meta`: the number of the current data family. It is persisted.
@@ -14,6 +18,11 @@ const CURRENT: &[u8] = b"current";
 /// Bytes of a batch when a received snapshot is written.
 const BATCH_BYTES: usize = 1 << 20;
 
+/// Returns the number of the transaction of a passive store that the entry with this index is.
+fn tsn_of(index: u64) -> u64 {
+    index + 1
+}
+
 /// Where the state is. Readers share it.
 pub(crate) struct StateStore {
     pub db: Db,
@@ -21,6 +30,11 @@ pub(crate) struct StateStore {
     pub meta: Family,
     /// Which family of `data` is current.
     current: Mutex<usize>,
+    /// True if the store is passive: its transactions are the entries of the Raft log.
+    pub is_passive: bool,
+    /// True if the family that is not current may have keys of an earlier state. In a passive store
+    /// the next entry deletes them.
+    other_is_stale: AtomicBool,
 }
 
 impl StateStore {
@@ -44,6 +58,8 @@ impl StateStore {
             data: [family("a")?, family("b")?],
             meta,
             current: Mutex::new(current.into()),
+            is_passive: db.persistence_points().is_ok(),
+            other_is_stale: AtomicBool::new(true),
         })
     }
 
@@ -64,17 +80,106 @@ impl StateStore {
         }
     }
 
-    /// Deletes all keys of a family.
-    fn clear(&self, family: &Family) -> Result<()> {
+    /// Adds the deletion of all keys of a family to a batch.
+    fn delete_all(&self, family: &Family, batch: &mut WriteBatch) -> Result<()> {
         let mut keys = self.db.iter(family, &ReadOptions::default())?;
         keys.seek_to_last()?;
         if !keys.valid() {
             return Ok(());
         }
-        let mut batch = WriteBatch::new();
         batch.delete_range(family, &[], keys.key())?;
-        batch.delete(family, keys.key())?;
+        batch.delete(family, keys.key())
+    }
+
+    /// Deletes all keys of a family.
+    fn clear(&self, family: &Family) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        self.delete_all(family, &mut batch)?;
         self.db.write(batch, &WriteOptions::UNSYNCED).map(drop)
+    }
+
+    /// Applies the entry with this index. In a passive store the entry is a transaction, which also
+    /// deletes what an earlier state has left.
+    pub fn write_entry(&self, index: u64, mut batch: WriteBatch) -> Result<()> {
+        if !self.is_passive {
+            return self.db.write(batch, &WriteOptions::UNSYNCED).map(drop);
+        }
+        if self.other_is_stale.swap(false, SeqCst) {
+            let other = &self.data[1 - *self.current.lock()];
+            self.delete_all(other, &mut batch)?;
+        }
+        // openraft leaves no entry out, but a test of storage may.
+        let applied = self.db.persistence_points()?.applied;
+        let skipped = applied + 1..tsn_of(index);
+        let skipped = skipped.map(|tsn| (Logged::at(tsn), WriteBatch::new()));
+        let entry = (Logged::at(tsn_of(index)), batch);
+        self.db
+            .write_group_at(skipped.chain([entry]).collect())
+            .map(drop)
+    }
+
+    /// Makes the applied entries, up to `index` at least, survive a power cut without the Raft log.
+    pub fn persist(&self, index: u64) -> Result<()> {
+        if !self.is_passive {
+            return self.db.sync();
+        }
+        match self.db.persistence_points()?.global >= tsn_of(index) {
+            true => Ok(()),
+            false => self.db.flush(),
+        }
+    }
+
+    /// Replaces the state of a passive store, as of the entry with this index: `entries` become the
+    /// keys of the family that is not current, which becomes the current one, and `meta` those of
+    /// the meta family. Keys are in order. Returns the new state.
+    pub fn replace(
+        &self,
+        index: u64,
+        entries: &[(&[u8], &[u8])],
+        meta: &BTreeMap<&[u8], Option<Vec<u8>>>,
+    ) -> Result<PinnedData> {
+        let other = 1 - *self.current.lock();
+        let family = &self.data[other];
+        let mut table = self.db.prepare(family)?;
+        let mut stale = self
+            .db
+            .iter(family, &ReadOptions::default().keys_only(true))?;
+        stale.seek_to_first()?;
+        let mut entries = entries.iter().peekable();
+        loop {
+            let old = stale.valid().then(|| stale.key().to_vec());
+            match (old, entries.peek()) {
+                (None, None) => break,
+                (Some(old), next) if next.is_none_or(|(key, _)| old.as_slice() < *key) => {
+                    table.delete(&old)?;
+                    stale.next()?;
+                }
+                (old, Some((key, value))) => {
+                    table.add(key, value)?;
+                    if old.is_some_and(|old| old == *key) {
+                        stale.next()?;
+                    }
+                    entries.next();
+                }
+                (Some(_), None) => unreachable!("an old key without a next one is deleted"),
+            }
+        }
+        drop(stale);
+        let mut metas = self.db.prepare(&self.meta)?;
+        let current = encode(&(other as u8)).map_err(Error::invalid)?;
+        let mut values = meta.clone();
+        values.insert(CURRENT, Some(current));
+        for (key, value) in values {
+            match value {
+                Some(value) => metas.add(key, &value)?,
+                None => metas.delete(key)?,
+            }
+        }
+        self.db
+            .rebase(tsn_of(index), &[table.finish()?, metas.finish()?])?;
+        *self.current.lock() = other;
+        self.other_is_stale.store(true, SeqCst);
+        Ok(self.pin())
     }
 
     /// Writes keys and values into the family that is not current.

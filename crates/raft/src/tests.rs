@@ -45,6 +45,11 @@ struct Node {
 impl Node {
     /// Opens a node with files small enough that short tests use several.
     fn open(fs: Arc<dyn FileSystem>) -> Result<Node> {
+        Node::open_as(fs, false)
+    }
+
+    /// Opens a node whose state has a log of its own, or is passive.
+    fn open_as(fs: Arc<dyn FileSystem>, is_passive: bool) -> Result<Node> {
         let env = EnvBuilder::new(fs)
             .memory_bytes(16 << 20)
             .cache_bytes(1 << 20)
@@ -52,8 +57,16 @@ impl Node {
             .build();
         let options = LogEngineOptions::default().file_bytes(8 << 10);
         let engine = LogEngine::open(&env, "log", options)?;
-        let db = Db::open(&env, "state", Options::default())?;
-        let (log, state) = crate::open(&engine, &db, "node", KeyValues)?;
+        let (log, state) = match is_passive {
+            true => {
+                let options = Options::default().write_buffer_bytes(4 << 10);
+                crate::open_passive(&engine, &env, "state", options, "node", KeyValues)?
+            }
+            false => {
+                let db = Db::open(&env, "state", Options::default())?;
+                crate::open(&engine, &db, "node", KeyValues)?
+            }
+        };
         Ok(Node { engine, log, state })
     }
 }

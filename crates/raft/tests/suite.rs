@@ -42,11 +42,18 @@ impl Apply<Types> for KeyValues {
     }
 }
 
-/// Opens a node with files small enough that short tests use several.
-fn open(fs: Arc<dyn FileSystem>) -> Result<(LogStore<Types>, StateMachine<Types, KeyValues>)> {
+/// Opens a node with files small enough that short tests use several, with a passive state or not.
+fn open(
+    fs: Arc<dyn FileSystem>,
+    is_passive: bool,
+) -> Result<(LogStore<Types>, StateMachine<Types, KeyValues>)> {
     let env = EnvBuilder::new(fs).build();
     let options = LogEngineOptions::default().file_bytes(8 << 10);
     let engine = LogEngine::open(&env, "log", options)?;
+    if is_passive {
+        let options = Options::default();
+        return basalt_raft::open_passive(&engine, &env, "state", options, "node", KeyValues);
+    }
     let db = Db::open(&env, "state", Options::default())?;
     basalt_raft::open(&engine, &db, "node", KeyValues)
 }
@@ -55,12 +62,14 @@ fn open(fs: Arc<dyn FileSystem>) -> Result<(LogStore<Types>, StateMachine<Types,
 struct Builder<G> {
     make_fs: fn(u64) -> (G, Arc<dyn FileSystem>),
     made: AtomicU64,
+    is_passive: bool,
 }
 
 impl<G> Builder<G> {
-    fn new(make_fs: fn(u64) -> (G, Arc<dyn FileSystem>)) -> Builder<G> {
+    fn new(is_passive: bool, make_fs: fn(u64) -> (G, Arc<dyn FileSystem>)) -> Builder<G> {
         Builder {
             make_fs,
+            is_passive,
             made: AtomicU64::new(0),
         }
     }
@@ -74,21 +83,23 @@ impl<G: Send + Sync> StoreBuilder<Types, LogStore<Types>, StateMachine<Types, Ke
     ) -> std::result::Result<(G, LogStore<Types>, StateMachine<Types, KeyValues>), StorageError<u64>>
     {
         let (guard, fs) = (self.make_fs)(self.made.fetch_add(1, SeqCst));
-        let (log, state) = open(fs).expect("an empty filesystem");
+        let (log, state) = open(fs, self.is_passive).expect("an empty filesystem");
         Ok((guard, log, state))
     }
 }
 
 #[test]
 fn the_suite_of_openraft_passes_on_a_simulated_disk() {
-    let builder = Builder::new(|seed| {
-        let options = SimOptions {
-            seed,
-            ..SimOptions::default()
-        };
-        ((), SimFs::new(options))
-    });
-    Suite::test_all(builder).unwrap();
+    for is_passive in [false, true] {
+        let builder = Builder::new(is_passive, |seed| {
+            let options = SimOptions {
+                seed,
+                ..SimOptions::default()
+            };
+            ((), SimFs::new(options))
+        });
+        Suite::test_all(builder).unwrap();
+    }
 }
 
 /// A directory that is removed when this value is dropped.
@@ -118,5 +129,7 @@ fn directory(number: u64) -> (TempDir, Arc<dyn FileSystem>) {
 
 #[test]
 fn the_suite_of_openraft_passes_on_a_directory() {
-    Suite::test_all(Builder::new(directory)).unwrap();
+    for is_passive in [false, true] {
+        Suite::test_all(Builder::new(is_passive, directory)).unwrap();
+    }
 }

@@ -13,6 +13,7 @@ mod ingest;
 mod locks;
 mod memtable;
 mod pages;
+mod passive;
 mod preconditions;
 mod version;
 mod visibility;

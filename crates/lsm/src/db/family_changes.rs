@@ -70,6 +70,9 @@ impl Db {
                     .unwrap_or(position.last()),
                 false => position.last(),
             });
+        if let Some(flag) = &flag {
+            engine.make_owner_durable(flag.tsn)?;
+        }
         let edit = Edit {
             next_family: Some(id + 1),
             add_families: vec![(id, name.to_string(), cmp.name().to_string())],
