@@ -169,6 +169,7 @@ impl Report {
             "log_bytes": e.log_bytes,
             "blobs": blobs_json(e),
             "logs": self.logs.as_ref().map(logs_json),
+            "passive": e.passive.as_ref().map(|p| json!({"persisted_transaction": p.global})),
             "read_only": e.read_only.as_ref().map(ReadOnlyReason::to_string),
             "snapshots": e.snapshots,
             "sealed_memtables": e.sealed_memtables,
@@ -283,6 +284,7 @@ impl Report {
         ));
         out.push_str(&blob_files(e));
         out.push_str(&self.logs.as_ref().map_or(String::new(), logs));
+        out.push_str(&e.passive.as_ref().map_or(String::new(), passive));
         out.push_str(&self.since_open());
         out.push_str(&self.cache_and_memory());
         out.push_str(&garbage_by_file(&e.blobs));
@@ -376,6 +378,12 @@ impl Report {
         );
         cache + &memory
     }
+}
+
+/// Returns what a passive store has of its owner's log.
+fn passive(p: &basalt::PassiveStats) -> String {
+    let rows = [("all families have transactions up to", p.global.to_string())];
+    section("passive store, whose owner has the log", &rows)
 }
 
 /// Returns the levels of a family, with the bytes written into each since the store was opened.

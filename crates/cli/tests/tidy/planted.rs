@@ -67,6 +67,7 @@ fn planted_patch(t: &Text, read: &dyn Fn(&str) -> Option<String>) -> Vec<String>
         "-p basalt-log ",
         "-p basalt-log-schedules ",
         "-p basalt-store ",
+        "-p basalt-raft --features openraft ",
         "-p basalt-transactions ",
         "-p basalt-transactions-schedules ",
         "-p basalt-server ",

@@ -58,10 +58,11 @@ fn options(owner: &Owner) -> Options {
         .families(families.into_iter().collect())
 }
 
-/// A transaction: `both` to a key of each family, and `one` to several keys of the first.
+/// A transaction: `both` to a key of each family, if it is not 0, and `one` to several keys of the
+/// first.
 fn batch(families: &[Family; 2], (both, one): (u64, u64)) -> WriteBatch {
     let mut batch = WriteBatch::new();
-    for family in families {
+    for family in families.iter().filter(|_| both > 0) {
         batch.merge(family, b"both", &both.to_le_bytes()).unwrap();
     }
     for n in 0..one {
@@ -105,8 +106,9 @@ fn check(db: &Db, log: &Log, end: u64) {
     assert_eq!(found, one, "after {end} transactions");
 }
 
-/// Opens the store and replays a log of which the first `end` records survived.
-fn recover(env: &Env, owner: &Owner, end: u64) -> Db {
+/// Opens the store and replays a log of which the first `end` records survived. Counts items that
+/// families had.
+fn recover(env: &Env, owner: &Owner, end: u64, totals: &Counts) -> Db {
     let mut run: Replay = Db::open_passive(env, "db", options(owner)).expect("opens");
     if run.family("other").is_none() {
         run.create_family("other", sums()).expect("makes");
@@ -121,7 +123,8 @@ fn recover(env: &Env, owner: &Owner, end: u64) -> Db {
     );
     for tsn in needed..=end {
         let record = log.records[tsn as usize - 1];
-        run.replay(tsn, batch(&families, record)).expect("replays");
+        let replayed = run.replay(tsn, batch(&families, record)).expect("replays");
+        count(totals, 3, u64::from(replayed.dropped > 0));
     }
     run.finish(end).expect("all of the log")
 }
@@ -146,7 +149,7 @@ fn model(totals: &Counts) {
         .cache_bytes(1 << 20)
         .build();
     let owner = Owner::default();
-    let db = recover(&env, &owner, 0);
+    let db = recover(&env, &owner, 0, totals);
     let cut: Arc<Mutex<Option<Cut>>> = Arc::default();
     let mut threads = Vec::new();
     let (writer, log) = (db.clone(), owner.clone());
@@ -157,7 +160,8 @@ fn model(totals: &Counts) {
             let group = (0..1 + below(2)).map(|_| {
                 tsn += 1;
                 let one = if percent(30) { LARGE } else { below(3) };
-                let record = (1 + below(9), one);
+                let both = if percent(50) { 1 + below(9) } else { 0 };
+                let record = (both, one);
                 log.0.lock().unwrap().records.push(record);
                 (Logged::at(tsn).bytes(900), batch(&families, record))
             });
@@ -236,14 +240,14 @@ fn model(totals: &Counts) {
         false => db.abandon(),
     }
     let end = log.records.len() as u64;
-    let again = recover(&env, &owner, end);
+    let again = recover(&env, &owner, end, totals);
     check(&again, &log, end);
     again.abandon();
     if let Some(cut) = cut.lock().unwrap().take() {
         let end = cut.log.durable;
         let owner = Owner(Arc::new(Mutex::new(cut.log.clone())));
         let env = EnvBuilder::for_tests(cut.disk, 7).build();
-        let after = recover(&env, &owner, end);
+        let after = recover(&env, &owner, end, totals);
         check(&after, &cut.log, end);
         after.abandon();
         count(totals, 1, u64::from(end > 0));
@@ -263,12 +267,16 @@ fn a_passive_store_is_correct_in_every_schedule() {
         case(seed, move || model(&totals));
         schedules += CASE as u64;
     }
-    let [steps, durable, trims] = std::array::from_fn(|i| counted(&totals, i));
+    let [steps, durable, trims, dropped] = std::array::from_fn(|i| counted(&totals, i));
     basalt_sim::campaign!(
-        "passive_schedules={schedules} steps={steps} cuts_with_data={durable} trims={trims}"
+        "passive_schedules={schedules} steps={steps} cuts_with_data={durable} trims={trims} dropped={dropped}"
     );
     if campaign::case().is_none() {
         assert!(durable * 6 > schedules, "few cuts after a flush: {durable}");
         assert!(trims * 4 > schedules, "few trims: {trims}");
+        assert!(
+            dropped * 20 > schedules,
+            "few items that families had: {dropped}"
+        );
     }
 }

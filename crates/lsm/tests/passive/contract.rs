@@ -5,8 +5,8 @@ use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
 use basalt_kv::merge::AddU64;
 use basalt_lsm::db::{Logged, Replay};
 use basalt_lsm::{
-    Db, ErrorKind, Event, EventListener, FamilyOptions, LogMode, Options, PassiveOptions,
-    ReadOptions, Result, WriteBatch, WriteOptions,
+    Compression, Db, ErrorKind, Event, EventListener, FamilyOptions, LogMode, Options,
+    PassiveOptions, ReadOptions, Result, WriteBatch, WriteOptions,
 };
 use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 use std::sync::{Arc, Mutex};
@@ -40,6 +40,24 @@ fn batch(db: &Db, family: &str, items: u64) -> WriteBatch {
             .expect("a short key");
     }
     batch
+}
+
+/// Returns a store with one item of the family `cold` in memory, and the family `default` flushed
+/// once, and its last transaction.
+fn uneven(disk: &Arc<SimFs>) -> (Db, u64) {
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    db.create_family("cold", FamilyOptions::default())
+        .expect("a new name");
+    db.write_at(1, batch(&db, "cold", 1)).expect("the next");
+    let mut tsn = 1;
+    while db.stats().flushes == 0 {
+        tsn += 1;
+        db.write_at(tsn, batch(&db, "default", 100))
+            .expect("the next");
+        env.jobs().step();
+    }
+    (db, tsn)
 }
 
 fn refusal<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) {
@@ -204,19 +222,7 @@ fn the_end_of_a_replay_is_checked() {
 #[test]
 fn another_log_is_noticed() {
     let disk = disk();
-    let env = Env::for_tests(disk.clone(), 1);
-    let db = open(&env).finish(0).expect("an empty log");
-    db.create_family("cold", FamilyOptions::default())
-        .expect("a new name");
-    db.write_at(1, batch(&db, "cold", 1)).expect("the next");
-    // Only `default` is full, and flushed.
-    let mut tsn = 1;
-    while db.stats().flushes == 0 {
-        tsn += 1;
-        db.write_at(tsn, batch(&db, "default", 100))
-            .expect("the next");
-        env.jobs().step();
-    }
+    let (db, _) = uneven(&disk);
     let points = db.persistence_points().expect("it is passive");
     assert_eq!(
         points.global, 0,
@@ -258,18 +264,7 @@ fn another_log_is_noticed() {
 #[test]
 fn nothing_is_readable_before_the_replay_is_complete() {
     let disk = disk();
-    let env = Env::for_tests(disk.clone(), 1);
-    let db = open(&env).finish(0).expect("an empty log");
-    db.create_family("cold", FamilyOptions::default())
-        .expect("a new name");
-    db.write_at(1, batch(&db, "cold", 1)).expect("the next");
-    let mut tsn = 1;
-    while db.stats().flushes == 0 {
-        tsn += 1;
-        db.write_at(tsn, batch(&db, "default", 100))
-            .expect("the next");
-        env.jobs().step();
-    }
+    let (db, tsn) = uneven(&disk);
     db.abandon();
     let disk = disk.kill();
     let env = Env::for_tests(disk.clone(), 2);
@@ -449,4 +444,49 @@ fn empty_transactions_pin_nothing() {
             .iter()
             .all(|level| level.tables == 0)
     );
+}
+
+/// Without a log, a separated value is written by the flush, and by nothing else.
+#[test]
+fn separated_values_are_written_once() {
+    let env = Env::for_tests(disk(), 1);
+    let values = FamilyOptions::default()
+        .min_blob_size(Some(100))
+        .blob_compression(Compression::Lz4);
+    let families = [("values".to_string(), values.clone())];
+    let options = passive(PassiveOptions::default())
+        .write_buffer_bytes(1 << 20)
+        .families(families.into_iter().collect());
+    let replay = Db::open_passive(&env, DIR, options).expect("a new store");
+    let db = replay.finish(0).expect("an empty log");
+    let family = db.create_family("values", values).expect("a new name");
+    let value = |n: u64| -> Vec<u8> {
+        // Half of it can be compressed.
+        let noise = (0..500u64).map(|i| (i * i * (n + 7) % 251) as u8);
+        noise.chain([7; 500]).collect()
+    };
+    for n in 0..200u64 {
+        let mut batch = WriteBatch::new();
+        batch
+            .put(&family, &n.to_le_bytes(), &value(n))
+            .expect("a short key");
+        db.write_at(n + 1, batch).expect("the next");
+    }
+    let stats = db.stats();
+    assert_eq!((stats.wal_bytes_written, stats.flush_bytes_written), (0, 0));
+    db.flush().expect("sound");
+    let stats = db.stats();
+    assert_eq!((stats.wal_bytes_written, stats.log_bytes), (0, 0));
+    assert_eq!(stats.blobs.live_records, 200, "{:?}", stats.blobs);
+    let written = stats.flush_bytes_written;
+    assert!(
+        (60_000..180_000).contains(&written),
+        "200,000 bytes, compressed: {written}"
+    );
+    for n in 0..200u64 {
+        let found = db
+            .get(&family, &n.to_le_bytes(), &ReadOptions::default())
+            .expect("sound");
+        assert_eq!(found.as_deref(), Some(&value(n)[..]));
+    }
 }
