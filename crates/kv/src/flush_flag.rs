@@ -5,6 +5,10 @@
 /// log is 1, each further one is one more. 0 is the position before the first transaction.
 pub type Tsn = u64;
 
+/// The bound of transaction numbers. A store that takes a billion transactions a second reaches it
+/// after a hundred years.
+pub const TSN_LIMIT: Tsn = 1 << 62;
+
 /// A mark that everything of one family up to a transaction is in tables or pages (PASV 5.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -68,7 +68,7 @@ pub enum Event {
         /// flush.
         error: Option<Error>,
     },
-    /// Flush flags of a passive store are durable, see
+    /// The global persistence point of a passive store has risen, see
     /// [`crate::db::Db::persistence_points`].
     #[non_exhaustive]
     Persisted {

@@ -7,7 +7,7 @@
 use crate::state_machine::{Apply, StateMachine};
 use crate::{LogStore, StateSnapshot};
 use basalt::env::Env;
-use basalt::{Db, LogMode, Options, OwnerLog, PassiveOptions, Result};
+use basalt::{Db, Error, ErrorKind, LogMode, Options, OwnerLog, PassiveOptions, Result};
 use basalt_log::LogEngine;
 use openraft::{Entry, RaftTypeConfig};
 use std::path::Path;
@@ -44,6 +44,18 @@ where
     C: RaftTypeConfig<Entry = Entry<C>, SnapshotData = StateSnapshot>,
     A: Apply<C>,
 {
+    let path = path.as_ref();
+    match Db::is_passive(env, path) {
+        Ok(true) => {}
+        Ok(false) => {
+            return Err(Error::invalid(
+                "the store of the state has a log of its own; open it with `basalt_raft::open`, or begin with an empty directory and let the node receive a snapshot",
+            )
+            .in_file(path));
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
     let passive = match options.log {
         LogMode::Passive(passive) => passive,
         _ => PassiveOptions::default(),

@@ -15,6 +15,9 @@ use std::path::Path;
 /// Key of the family `NAME/meta`: the number of the current data family. It is persisted.
 const CURRENT: &[u8] = b"current";
 
+/// Most entries that are left out before an entry of a passive state.
+const MAX_SKIPPED: u64 = 1000;
+
 /// Bytes of a batch when a received snapshot is written.
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -104,18 +107,26 @@ impl StateStore {
         if !self.is_passive {
             return self.db.write(batch, &WriteOptions::UNSYNCED).map(drop);
         }
-        if self.other_is_stale.swap(false, SeqCst) {
+        let is_stale = self.other_is_stale.load(SeqCst);
+        if is_stale {
             let other = &self.data[1 - *self.current.lock()];
             self.delete_all(other, &mut batch)?;
         }
         // openraft leaves no entry out, but a test of storage may.
-        let applied = self.db.persistence_points()?.applied;
-        let skipped = applied + 1..tsn_of(index);
-        let skipped = skipped.map(|tsn| (Logged::at(tsn), WriteBatch::new()));
-        let entry = (Logged::at(tsn_of(index)), batch);
+        let (applied, tsn) = (self.db.persistence_points()?.applied, tsn_of(index));
+        if tsn > applied + MAX_SKIPPED {
+            return Err(Error::invalid(format!(
+                "entry {index} is applied to a state that has {applied} entries: the store is not the state of this node's log"
+            )));
+        }
+        let skipped = (applied + 1..tsn).map(|tsn| (Logged::at(tsn), WriteBatch::new()));
+        let entry = (Logged::at(tsn), batch);
         self.db
-            .write_group_at(skipped.chain([entry]).collect())
-            .map(drop)
+            .write_group_at(&mut skipped.chain([entry]).collect())?;
+        if is_stale {
+            self.other_is_stale.store(false, SeqCst);
+        }
+        Ok(())
     }
 
     /// Makes the applied entries, up to `index` at least, survive a power cut without the Raft log.

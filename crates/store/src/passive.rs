@@ -49,8 +49,12 @@ impl Store {
         let dir = path.as_ref();
         let own_logs = Arc::new(OwnLogs::default());
         if let LogMode::Passive(passive) = &mut options.tables.log {
-            let own: Arc<dyn OwnerLog> = own_logs.clone();
-            passive.owner_log.get_or_insert(own);
+            if passive.owner_log.is_some() {
+                return Err(Error::invalid(
+                    "the owner's log of these tables is a log of their store: leave `PassiveOptions::owner_log` unset",
+                ));
+            }
+            passive.owner_log = Some(own_logs.clone());
         }
         let run = Db::open_passive(env, dir, options.tables.clone())?;
         let has_logs = has_logs(env, &run.engines(), dir)?;

@@ -208,16 +208,18 @@ impl Store {
     pub fn close(&self) -> Result<()> {
         // Logs are not made meanwhile.
         let _engines = self.0.engines.lock();
-        // Passive tables need their owner's log, which may be one of these logs, to flush.
-        let tables = &self.0.db;
-        let flushed = match tables.persistence_points() {
-            Ok(_) if !self.0.read_only => tables.flush(),
-            _ => Ok(()),
-        };
+        let close_logs = || self.existing_logs().map_or(Ok(()), |logs| logs.close());
+        let close_tables = || self.0.db.clone().close();
+        if self.0.db.persistence_points().is_ok() {
+            // Passive tables flush, and need their owner's log for that, which may be one of these.
+            let tables = close_tables();
+            let logs = close_logs();
+            return tables.and(logs);
+        }
         // The lock of the directory is that of the tables, and goes last.
-        let logs = self.existing_logs().map_or(Ok(()), |logs| logs.close());
-        let closed = self.0.db.clone().close();
-        flushed.and(logs).and(closed)
+        let logs = close_logs();
+        let tables = close_tables();
+        logs.and(tables)
     }
 }
 

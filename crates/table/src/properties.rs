@@ -8,7 +8,7 @@ use super::{References, TableFamily, TableMeta};
 use basalt_fs::{Error, ErrorKind, File, Result};
 use basalt_kv::MAX_KEY_LEN;
 use basalt_kv::encoding::{get_varint, put_varint};
-use basalt_kv::flush_flag::FlushFlag;
+use basalt_kv::flush_flag::{FlushFlag, TSN_LIMIT};
 use basalt_kv::key::{SEQ_LIMIT, SeqNo, TRAILER_LEN};
 use basalt_kv::limits::{MAX_FAMILY, MAX_FILE_NUMBER};
 use basalt_kv::prefix::MAX_NAME;
@@ -307,7 +307,7 @@ impl<'a> Tagged<'a> {
         let Some((Some(tsn), Some(first), Some(items))) = numbers else {
             return Err(self.bad("a flush flag that is none"));
         };
-        let is_sound = first > 0 && first < SEQ_LIMIT && items < SEQ_LIMIT && tsn < 1 << 62;
+        let is_sound = first > 0 && first < SEQ_LIMIT && items < SEQ_LIMIT && tsn < TSN_LIMIT;
         match is_sound {
             true => Ok(FlushFlag::of(tsn, first, items)),
             false => Err(self.bad("a flush flag with numbers that no store reaches")),

@@ -28,12 +28,15 @@ impl PreparedTransaction {
     /// Applies the transaction to a passive store, as transaction `at` of its owner's log, and
     /// releases its locks. Returns the sequence number of its last write.
     ///
-    /// Errors: those of [`basalt_lsm::Db::write_at`]. The transaction is then rolled back here, and
-    /// not in the owner's log.
-    pub fn commit_at(self, at: impl Into<Logged>) -> Result<SeqNo> {
-        let PreparedTransaction { transaction, batch } = self;
-        let applied = transaction.db().write_at(at, batch);
-        transaction.end_prepared(applied.is_ok());
+    /// Errors: those of [`basalt_lsm::Db::write_at`]. The transaction then keeps its writes and its
+    /// locks, and the owner applies it again, because its log has it.
+    pub fn commit_at(&mut self, at: impl Into<Logged>) -> Result<SeqNo> {
+        let mut group = vec![(at.into(), std::mem::take(&mut self.batch))];
+        let applied = self.transaction.db().write_group_at(&mut group);
+        match applied {
+            Ok(_) => self.transaction.end_applied(),
+            Err(_) => self.batch = group.pop().map(|(_, batch)| batch).unwrap_or_default(),
+        }
         applied
     }
 
@@ -44,8 +47,8 @@ impl PreparedTransaction {
     }
 
     /// Notes that the writes that were taken out are in the store, and releases the locks.
-    pub fn applied(self) {
-        self.transaction.end_prepared(true);
+    pub fn applied(mut self) {
+        self.transaction.end_applied();
     }
 }
 

@@ -556,13 +556,9 @@ impl Transaction {
         &self.context.db
     }
 
-    /// Ends a prepared transaction, which was applied or not.
-    pub(crate) fn end_prepared(mut self, is_applied: bool) {
-        let counters = &self.context.counters;
-        match is_applied {
-            true => counters.commits.add(1),
-            false => counters.rollbacks.add(1),
-        }
+    /// Ends a prepared transaction, which was applied.
+    pub(crate) fn end_applied(&mut self) {
+        self.context.counters.commits.add(1);
         self.end();
     }
 

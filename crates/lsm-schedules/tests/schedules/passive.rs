@@ -165,8 +165,8 @@ fn model(totals: &Counts) {
                 log.0.lock().unwrap().records.push(record);
                 (Logged::at(tsn).bytes(900), batch(&families, record))
             });
-            let group: Vec<_> = group.collect();
-            writer.write_group_at(group).expect("applies");
+            let mut group: Vec<_> = group.collect();
+            writer.write_group_at(&mut group).expect("applies");
             if percent(10) && writer.family("more").is_none() {
                 writer.create_family("more", sums()).expect("makes");
             }

@@ -97,6 +97,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "space_amp::HiddenGarbage",
         "StoreMemory::promised",
         "Persistence::points",
+        "by_family::offered",
         // The write path.
         "log_space::SpareLogs",
         "Countdown::lock",

@@ -135,6 +135,7 @@ impl Db {
         if let Some(position) = &mut writer.passive {
             position.forget(id);
         }
+        engine.report_point();
         Ok(())
     }
 }

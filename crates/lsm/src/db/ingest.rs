@@ -19,7 +19,7 @@ use super::commit::panic_text;
 use super::engine::Engine;
 use super::families::FamilyEntry;
 use super::flush::table_info;
-use super::log_position::Logged;
+use super::log_position::{Logged, check_seqs};
 use super::pages::{FamilyPages, PageView};
 use super::throttle::WaitMode;
 use super::view::View;
@@ -544,7 +544,13 @@ impl Engine {
         prepared: &[Prepared],
         at: Option<IngestedAt>,
     ) -> Result<SeqNo> {
-        let sets: Vec<&PreparedSet> = prepared.iter().map(|p| &*p.0).collect();
+        let mut sets: Vec<&PreparedSet> = prepared.iter().map(|p| &*p.0).collect();
+        if let Some(IngestedAt::Next(at)) = at {
+            // During a replay some of the families may have them.
+            let mut writer = self.writes.lock();
+            let position = self.position(&mut writer)?;
+            sets.retain(|set| !position.has(set.family.id, at.tsn));
+        }
         for (i, set) in sets.iter().enumerate() {
             if !Arc::ptr_eq(&set.engine, self) {
                 let what =
@@ -560,6 +566,10 @@ impl Engine {
         }
         for _ in 0..MAX_CONCURRENT_FLUSHES {
             match self.overlapping_memtables(&self.tree.view(), &tables)? {
+                Some(OverlappingMemtables::Active) if self.persistence.is_some() => {
+                    self.seal_of(&mut self.writes.lock(), &sets)?;
+                    self.flush_all()?;
+                }
                 Some(OverlappingMemtables::Active) => self.seal_and_flush()?,
                 Some(OverlappingMemtables::Sealed) => self.flush_all()?,
                 None => break,
@@ -602,7 +612,7 @@ impl Engine {
             self.flush_all()?;
         } else if let Some(met) = self.overlapping_memtables(&view, &tables)? {
             if met == OverlappingMemtables::Active {
-                self.rotate(&mut writer)?;
+                self.seal_of(&mut writer, &sets)?;
             }
             let _urgent = self.ctx.env.foreground_io().urgent();
             self.flush_all()?;
@@ -614,6 +624,17 @@ impl Engine {
         drop(writer);
         self.background.schedule();
         added
+    }
+
+    /// Seals the memtables that sets may meet: in a passive store those of their families.
+    fn seal_of(self: &Arc<Self>, writer: &mut Writer, sets: &[&PreparedSet]) -> Result<()> {
+        match self.persistence {
+            None => self.rotate(writer),
+            Some(_) => {
+                let families = sets.iter().map(|set| set.family.id).collect();
+                self.seal_families(writer, &families)
+            }
+        }
     }
 
     /// Returns which memtables have a key or a deleted range between the ends of a table. Inserts
@@ -717,6 +738,7 @@ impl Engine {
             IngestedAt::Later(at) => (at, true),
         };
         let first = self.position(writer)?.next_seq();
+        check_seqs(first, 1)?;
         let families: BTreeSet<u32> = match is_later || self.flushes_atomically() {
             true => self.tree.view().families.keys().copied().collect(),
             false => tables.iter().map(|(s, _)| s.family.id).collect(),
@@ -740,6 +762,7 @@ impl Engine {
         families
             .iter()
             .for_each(|id| self.note_caught_up(*id, log_end));
+        self.report_point();
         Ok(())
     }
 

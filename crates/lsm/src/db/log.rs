@@ -434,7 +434,10 @@ impl Engine {
                 if let Room::Later(delay) = self.wait_for_flush(wait_mode)? {
                     return Ok(GroupRoom::Later(delay));
                 }
-                if writer.passive.is_some() && memory >= limit && !cannot_recover {
+                // A store that asked for the memory was promised all of it.
+                let is_wanted = self.pressure.memory().is_wanted(active.number);
+                let only_full = memory >= limit && !cannot_recover && !is_wanted;
+                if writer.passive.is_some() && only_full {
                     self.seal_families(writer, &self.largest_families(&active))?;
                 } else {
                     self.rotate(writer)?;

@@ -1,8 +1,9 @@
 //! The position of a passive store in its owner's log, as the commit leader knows it.
 
 use crate::version::{FlushFlag, Tsn};
-use basalt_fs::{Error, Result};
-use basalt_kv::key::SeqNo;
+use basalt_fs::{Error, Reach, Result};
+use basalt_kv::flush_flag::TSN_LIMIT;
+use basalt_kv::key::{SEQ_LIMIT, SeqNo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The position of a transaction in the owner's log.
@@ -142,6 +143,12 @@ impl PassivePosition {
     /// Errors: `InvalidArgument`.
     pub fn check_later(&self, tsn: Tsn) -> Result<()> {
         let last = self.last.flag.tsn;
+        if tsn >= TSN_LIMIT {
+            return Err(Error::invalid(format!(
+                "transaction {tsn} is beyond the highest number, {}",
+                TSN_LIMIT - 1
+            )));
+        }
         match tsn > last {
             true => Ok(()),
             false => Err(Error::invalid(format!(
@@ -183,7 +190,7 @@ impl PassivePosition {
         }
         self.last = LogPoint {
             flag: FlushFlag::of(tsn, self.next_seq(), items),
-            log_end: before.log_end + log_bytes,
+            log_end: before.log_end.saturating_add(log_bytes),
         };
     }
 
@@ -226,13 +233,24 @@ impl PassivePosition {
     /// needed once all sealed memtables are flushed; `None` if not more are. They hold the
     /// persistence point back, or would soon. An empty set says that only the flags are behind.
     pub fn overdue(&self, bound: u64) -> Option<BTreeSet<u32>> {
-        if self.last.log_end - self.sealed_to <= bound {
+        if self.last.log_end.saturating_sub(self.sealed_to) <= bound {
             return None;
         }
         // Families within the last quarter of the bound are flushed with the others, in one step.
         let from = self.last.log_end - bound + bound / 4;
         let overdue = self.bases.iter().filter(|(_, base)| base.log_end < from);
         Some(overdue.map(|(id, _)| *id).collect())
+    }
+}
+
+/// Errors: `Unsupported` if the store has not as many sequence numbers left.
+pub(crate) fn check_seqs(first: SeqNo, items: u64) -> Result<()> {
+    match first.checked_add(items) {
+        Some(next) if next <= SEQ_LIMIT => Ok(()),
+        _ => Err(Error::unsupported(format!(
+            "the next sequence number is {first}, and {items} more reach the limit: copy the data into a new store"
+        ))
+        .with_reach(Reach::Store)),
     }
 }
 

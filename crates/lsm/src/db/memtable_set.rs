@@ -1,6 +1,7 @@
 //! The memtables of all families that share one log.
 //!
-//! A memtable set is one log and the memtables of all families that its records went to. It is
+//! A memtable set is one log and the memtables of all families that its records went to. Sets of a
+//! passive store have no log, and are divided when some families are sealed. A set with a log is
 //! sealed and flushed as a whole, and one manifest edit adds its tables and removes its log. Tables
 //! and logs never overlap, in any family (decision 0001).
 
@@ -106,6 +107,8 @@ pub(crate) struct MemtableSet {
     booked: Arc<Mutex<Reservation>>,
     /// In a passive store, the flags that the flush of the set installs.
     flags: OnceLock<SealedFlags>,
+    /// The bytes of memory of a set that takes no more writes.
+    sealed_bytes: OnceLock<u64>,
 }
 
 impl MemtableSet {
@@ -126,6 +129,7 @@ impl MemtableSet {
                 Mutex::new(env.ledger().reserve(MemoryKind::Memtable, 0)),
             )),
             flags: OnceLock::new(),
+            sealed_bytes: OnceLock::new(),
         })
     }
 
@@ -157,10 +161,16 @@ impl MemtableSet {
             // Readers of the undivided set hold memory of the sealed memtables.
             booked: self.booked.clone(),
             flags: OnceLock::from(flags),
+            sealed_bytes: OnceLock::new(),
         };
         active.book_memory();
         sealed.book_memory();
         (Arc::new(sealed), Arc::new(active))
+    }
+
+    /// Returns the bytes of a sealed set, which are added up once.
+    pub fn sealed_bytes(&self) -> u64 {
+        *self.sealed_bytes.get_or_init(|| self.memory())
     }
 
     /// Returns the flags that the flush of the set installs, in a passive store.
@@ -187,6 +197,7 @@ impl MemtableSet {
             separated_sums: self.separated_sums.clone(),
             booked: self.booked.clone(),
             flags: OnceLock::new(),
+            sealed_bytes: OnceLock::new(),
         })
     }
 
@@ -203,6 +214,7 @@ impl MemtableSet {
             separated_sums: self.separated_sums.clone(),
             booked: self.booked.clone(),
             flags: OnceLock::new(),
+            sealed_bytes: OnceLock::new(),
         })
     }
 

@@ -102,7 +102,7 @@ pub(crate) fn pinned_limit(passive: &PassiveOptions, options: &Options, rate: u6
 pub(crate) struct Persistence {
     /// The last transaction that was applied.
     applied: AtomicU64,
-    /// End of the owner's log, as [`super::position::LogPoint`] counts it.
+    /// End of the owner's log, as [`super::log_position::LogPoint`] counts it.
     log_end: AtomicU64,
     /// The global persistence point in the owner's log.
     persisted_to: AtomicU64,
@@ -113,6 +113,8 @@ pub(crate) struct Persistence {
     /// The persistence point of each family in the owner's log. A family without one is persisted
     /// further than the replay is.
     points: Mutex<BTreeMap<u32, u64>>,
+    /// The global persistence point that was last reported.
+    reported: AtomicU64,
 }
 
 impl Persistence {
@@ -128,6 +130,7 @@ impl Persistence {
             bound: AtomicU64::new(bound),
             early_flushes: AtomicU64::new(0),
             early_flush_bytes: AtomicU64::new(0),
+            reported: AtomicU64::new(position.last().tsn),
             points: named(
                 "Persistence::points",
                 Mutex::new(position.least_persisted().map(|id| (id, 0)).collect()),
@@ -174,6 +177,12 @@ impl Persistence {
         self.applied.store(tsn, SeqCst);
     }
 
+    /// Notes that the global persistence point is to be reported. Returns false if it has not
+    /// risen.
+    pub fn begin_report(&self, global: Tsn) -> bool {
+        self.reported.fetch_max(global, SeqCst) < global
+    }
+
     /// Notes that families are sealed early, with `bytes` bytes of memory.
     pub fn note_early_flush(&self, bytes: u64) {
         self.early_flushes.fetch_add(1, SeqCst);
@@ -184,7 +193,10 @@ impl Persistence {
     /// exist in `catalog` are forgotten.
     pub fn note_persisted(&self, ends: impl Iterator<Item = (u32, u64)>, catalog: &Catalog) {
         let mut points = self.points.lock();
-        points.extend(ends);
+        for (id, end) in ends {
+            let known = points.entry(id).or_insert(end);
+            *known = end.max(*known);
+        }
         points.retain(|id, _| catalog.families.contains_key(id));
         let least = points.values().min().copied();
         drop(points);

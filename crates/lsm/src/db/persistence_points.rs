@@ -85,11 +85,20 @@ impl Engine {
         };
         let ends = flags.points.iter().map(|(id, point)| (*id, point.log_end));
         persistence.note_persisted(ends, &self.tree.catalog());
-        self.ctx.notify(|| Event::Persisted {
-            global: self.global_point(),
-            applied: persistence.applied(),
-        });
-        self.ctx.env.jobs().notify();
+        self.report_point();
+    }
+
+    /// Reports the global persistence point to listeners, and to who waits, if it has risen.
+    pub(crate) fn report_point(&self) {
+        let Some(persistence) = &self.persistence else {
+            return;
+        };
+        let global = self.global_point();
+        if persistence.begin_report(global) {
+            let applied = persistence.applied();
+            self.ctx.notify(|| Event::Persisted { global, applied });
+            self.ctx.env.jobs().notify();
+        }
     }
 
     /// Notes that a family was created, in a passive store.

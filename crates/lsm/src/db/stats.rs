@@ -52,7 +52,8 @@ pub struct Stats {
     pub wal_bytes_written: u64,
     /// Table bytes that flushes wrote. Pages are in [`PageTreeStats`], also for the fields below.
     pub flush_bytes_written: u64,
-    /// Number of flushes. One flush writes out the memtables of all families of one moment.
+    /// Number of flushes. One flush writes out the memtables of all families of one
+    /// moment, in a passive store those of some families.
     pub flushes: u64,
     /// Bytes of prepared tables and blob files that were added ([`super::Db::ingest`]).
     pub ingested_bytes: u64,

@@ -723,6 +723,13 @@ impl Db {
         Ok(families.map(|f| (f.name, f.pages.is_some())).collect())
     }
 
+    /// Returns true if the closed store in directory `path` is passive. Reads only the manifest.
+    ///
+    /// Errors: `NotFound` if there is no store, `Corruption` if the manifest is damaged, `Io`.
+    pub fn is_passive(env: &Env, path: impl AsRef<Path>) -> Result<bool> {
+        Ok(open::catalog_of(env, path.as_ref())?.passive)
+    }
+
     /// Records, durably, that the store has another engine, whose directory holds all its files.
     /// From then on versions that do not know the engine refuse the store.
     pub fn add_engine(&self, kind: EngineKind) -> Result<()> {

@@ -56,7 +56,7 @@ impl View {
         if options.log.passive().is_none() {
             return self.sealed.len();
         }
-        let bytes: u64 = self.sealed.iter().map(|set| set.memory()).sum();
+        let bytes: u64 = self.sealed.iter().map(|set| set.sealed_bytes()).sum();
         bytes.div_ceil(options.write_buffer_bytes) as usize
     }
 

@@ -38,9 +38,11 @@ pub trait OwnerLog: Send + Sync {
     /// calls this before anything of the transaction becomes durable in the store: otherwise a
     /// power cut could leave a part of a transaction that the log has lost.
     ///
-    /// The call comes from a background thread, about once for each flush. It must not write to the
-    /// store, and must not wait for a thread that does. After an error the store keeps the
-    /// memtables and tries again.
+    /// The call comes about once for each flush, from a background thread or from a thread inside a
+    /// call of the store: a write, the creation of a family, a checkpoint, a close. So it must take
+    /// no lock that is held during calls of the store, must not write to the store, and must not
+    /// wait for a thread that does. `tsn` is 0 before the first transaction. After an error the
+    /// store keeps the memtables and tries again.
     fn make_durable(&self, tsn: Tsn) -> Result<()>;
 }
 

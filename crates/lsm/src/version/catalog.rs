@@ -556,8 +556,20 @@ impl Catalog {
         }
     }
 
-    /// Checks that a passive store has the flag of each family.
+    /// Checks that a passive store has the flag of each family, and that transactions have higher
+    /// numbers than prepared tables.
     pub(crate) fn check_flags(&self) -> Result<()> {
+        let prepared = self.passive_from.saturating_add(PREPARED_SEQS / 2);
+        let mut flags = self
+            .families
+            .values()
+            .filter_map(|f| Some((&f.name, f.flush_flag?)));
+        if let Some((name, flag)) = flags.find(|(_, flag)| flag.first_seq <= prepared) {
+            return Err(bad(format!(
+                "the flush flag of family {name:?} has sequence number {}, and numbers up to {prepared} are for prepared tables",
+                flag.first_seq
+            )));
+        }
         let mut families = self.families.values().filter(|_| self.passive);
         match families.find(|f| f.flush_flag.is_none()) {
             None => Ok(()),

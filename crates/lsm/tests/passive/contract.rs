@@ -222,7 +222,7 @@ fn the_end_of_a_replay_is_checked() {
 #[test]
 fn another_log_is_noticed() {
     let disk = disk();
-    let (db, _) = uneven(&disk);
+    let (db, last) = uneven(&disk);
     let points = db.persistence_points().expect("it is passive");
     assert_eq!(
         points.global, 0,
@@ -259,6 +259,98 @@ fn another_log_is_noticed() {
             ),
         }
     }
+    // Nothing of the other log was persisted: the right log completes the store.
+    drop(replay);
+    let mut replay = open(&env);
+    assert_eq!(replay.next_tsn(), 1);
+    let cold = replay.family("cold").expect("it was made");
+    let mut of_cold = WriteBatch::new();
+    of_cold.put(&cold, b"0", b"v").expect("a short key");
+    replay.replay(1, of_cold).expect("the first");
+    for tsn in 2..=last {
+        let mut batch = WriteBatch::new();
+        for n in 0..100 {
+            batch
+                .put(&family_of(&replay), format!("{n}").as_bytes(), b"v")
+                .expect("a short key");
+        }
+        replay.replay(tsn, batch).expect("as before");
+    }
+    let db = replay.finish(last).expect("all of the log");
+    let found = db.get(&cold, b"0", &ReadOptions::default()).expect("sound");
+    assert_eq!(found.as_deref(), Some(&b"v"[..]));
+}
+
+fn family_of(replay: &Replay) -> basalt_lsm::Family {
+    replay.default_family()
+}
+
+/// A family that is created again by a replay does not get tables for a family that has them.
+#[test]
+fn a_replay_ingests_only_into_families_that_lack_the_tables() {
+    let disk = disk();
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    let table = |db: &Db, name: &str, value: &[u8]| {
+        let family = db.family(name).expect("it was made");
+        let mut table = db.prepare(&family).expect("open");
+        table.add(b"k", value).expect("in order");
+        table.finish().expect("a sound disk")
+    };
+    for name in ["cold", "gone", "kept"] {
+        db.create_family(name, FamilyOptions::default())
+            .expect("a new name");
+    }
+    db.write_at(1, batch(&db, "cold", 1)).expect("the next");
+    let tables = [table(&db, "gone", b"old"), table(&db, "kept", b"old")];
+    db.ingest_at(2, &tables).expect("the next");
+    db.drop_family(&db.family("gone").expect("it was made"))
+        .expect("it exists");
+    let kept = db.family("kept").expect("it was made");
+    let mut newer = WriteBatch::new();
+    newer.put(&kept, b"k", b"new").expect("a short key");
+    db.write_at(3, newer).expect("the next");
+    // Another ingestion persists the family alone, and the old table is compacted away.
+    db.ingest_at(4, &[table(&db, "kept", b"newest")])
+        .expect("the next");
+    assert_eq!(db.persistence_points().expect("it is passive").global, 0);
+    db.abandon();
+
+    let env = Env::for_tests(disk.kill(), 2);
+    let mut replay = open(&env);
+    let put = |family: &basalt_lsm::Family, value: &[u8]| {
+        let mut batch = WriteBatch::new();
+        batch.put(family, b"k", value).expect("a short key");
+        batch
+    };
+    let cold = replay.family("cold").expect("it was made");
+    replay.replay(1, put(&cold, b"v")).expect("the first");
+    let gone = replay
+        .create_family("gone", FamilyOptions::default())
+        .expect("it was dropped");
+    let kept = replay.family("kept").expect("it was made");
+    let prepare = |replay: &Replay| {
+        [&gone, &kept]
+            .into_iter()
+            .map(|family| {
+                let mut table = replay.prepare(family)?;
+                table.add(b"k", b"old")?;
+                table.finish()
+            })
+            .collect()
+    };
+    let families = [&gone, &kept];
+    replay.ingest(2, &families, prepare).expect("the next");
+    replay.replay(3, put(&kept, b"new")).expect("the next");
+    let done = replay.ingest(4, &[&kept], |_| panic!("the family has it"));
+    assert_eq!(done.expect("the next").dropped, 1);
+    let db = replay.finish(4).expect("all of the log");
+    let read = |family| {
+        db.get(family, b"k", &ReadOptions::default())
+            .expect("sound")
+    };
+    assert_eq!(read(&kept).as_deref(), Some(&b"newest"[..]));
+    assert_eq!(read(&gone).as_deref(), Some(&b"old"[..]));
 }
 
 #[test]
@@ -489,4 +581,95 @@ fn separated_values_are_written_once() {
             .expect("sound");
         assert_eq!(found.as_deref(), Some(&value(n)[..]));
     }
+}
+
+/// The state of another replica takes the place of a part of the log.
+#[test]
+fn a_store_goes_on_behind_the_state_of_another_replica() {
+    let disk = disk();
+    let env = Env::for_tests(disk.clone(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    let cold = db
+        .create_family("cold", FamilyOptions::default())
+        .expect("a new name");
+    for tsn in 1..=3 {
+        db.write_at(tsn, batch(&db, "default", 1))
+            .expect("the next");
+    }
+    let table = |value: &[u8]| {
+        let mut table = db.prepare(&cold).expect("open");
+        table.add(b"k", value).expect("in order");
+        table.finish().expect("a sound disk")
+    };
+    let early = db.rebase(3, &[table(b"early")]);
+    refusal(
+        early,
+        ErrorKind::InvalidArgument,
+        &["up to transaction 3", "no later one"],
+    );
+    let late = db.rebase(u64::MAX, &[table(b"late")]);
+    refusal(
+        late,
+        ErrorKind::InvalidArgument,
+        &["beyond the highest number"],
+    );
+    db.rebase(100, &[table(b"v")]).expect("a later one");
+    let points = db.persistence_points().expect("it is passive");
+    assert_eq!((points.global, points.applied), (100, 100), "{points:?}");
+    let skipped = db.write_at(4, batch(&db, "default", 1));
+    refusal(
+        skipped,
+        ErrorKind::InvalidArgument,
+        &["transaction 4 comes after transaction 100"],
+    );
+    db.write_at(101, batch(&db, "cold", 1)).expect("the next");
+    db.abandon();
+
+    let env = Env::for_tests(disk.kill(), 2);
+    let mut replay = open(&env);
+    assert_eq!(replay.next_tsn(), 101);
+    let mut last = WriteBatch::new();
+    let cold = replay.family("cold").expect("it was made");
+    last.put(&cold, b"0", b"v").expect("a short key");
+    replay.replay(101, last).expect("the next");
+    let db = replay.finish(101).expect("all of the log");
+    for key in [&b"0"[..], b"k"] {
+        let found = db.get(&cold, key, &ReadOptions::default()).expect("sound");
+        assert_eq!(found.as_deref(), Some(&b"v"[..]));
+    }
+}
+
+/// Many families that hold the point back are flushed in few steps, and not one after the other.
+#[test]
+fn many_idle_families_are_flushed_in_one_step() {
+    const FAMILIES: u64 = 200;
+    const BOUND: u64 = 1 << 20;
+    let env = Env::for_tests(disk(), 1);
+    let options = PassiveOptions::default().max_pinned_log_bytes(Some(BOUND));
+    let options = passive(options).write_buffer_bytes(16 << 20);
+    let replay = Db::open_passive(&env, DIR, options).expect("a new store");
+    let db = replay.finish(0).expect("an empty log");
+    let mut tsn = 0;
+    for n in 0..FAMILIES {
+        let name = format!("idle{n}");
+        db.create_family(&name, FamilyOptions::default())
+            .expect("a new name");
+        tsn += 1;
+        db.write_at(tsn, batch(&db, &name, 1)).expect("the next");
+    }
+    let before = db.stats().flushes;
+    for _ in 0..(3 * BOUND / 2) >> 10 {
+        tsn += 1;
+        db.write_at(Logged::at(tsn).bytes(1 << 10), batch(&db, "default", 1))
+            .expect("the next");
+        env.jobs().step();
+    }
+    let stats = db.stats();
+    let passive = stats.passive.expect("it is passive");
+    assert!(passive.global > FAMILIES, "{passive:?}");
+    assert!(
+        stats.flushes - before <= 2,
+        "{} flushes",
+        stats.flushes - before
+    );
 }

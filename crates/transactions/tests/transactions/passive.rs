@@ -4,7 +4,7 @@ use crate::store::{BOTH, refused};
 use basalt_env::Env;
 use basalt_fs::ErrorKind;
 use basalt_lsm::db::Logged;
-use basalt_lsm::{Db, LogMode, Options, PassiveOptions, ReadOptions, WriteBatch, WriteOptions};
+use basalt_lsm::{Db, LogMode, Options, PassiveOptions, ReadOptions, WriteOptions};
 use basalt_sim::{SimFs, SimOptions};
 use basalt_transactions::{
     Concurrency, PreparedTransaction, Transaction, TransactionDb, TransactionDbOptions,
@@ -52,7 +52,7 @@ fn a_prepared_transaction_keeps_its_keys_until_it_is_applied() {
                 db.get(&family, key, &ReadOptions::default())
                     .expect("sound")
             };
-            let first = prepared(&transactions, concurrency, b"a");
+            let mut first = prepared(&transactions, concurrency, b"a");
             assert_eq!(first.batch().len(), 1);
             assert_eq!(read(b"a"), None, "it is not applied");
             // Another transaction does not get the key, whatever kind it is.
@@ -66,7 +66,7 @@ fn a_prepared_transaction_keeps_its_keys_until_it_is_applied() {
             assert_eq!(read(b"a").as_deref(), Some(&b"new"[..]));
             // The locks are free, and an optimistic transaction that began before conflicts.
             let mut old = begin(&transactions, Concurrency::Optimistic);
-            let third = prepared(&transactions, concurrency, b"a");
+            let mut third = prepared(&transactions, concurrency, b"a");
             third.commit_at(2).expect("the next transaction");
             old.put(&family, b"a", b"old").expect("nothing is locked");
             let e = refused(old.prepare().map(|_| ()));
@@ -86,7 +86,8 @@ fn prepared_transactions_are_applied_in_groups() {
             .into();
         let batches = group.iter_mut().zip(1..);
         let batches = batches.map(|(t, tsn)| (Logged::at(tsn), t.take_batch()));
-        db.write_group_at(batches.collect())
+        let mut batches: Vec<_> = batches.collect();
+        db.write_group_at(&mut batches)
             .expect("the next transactions");
         group.into_iter().for_each(PreparedTransaction::applied);
         for key in keys {
@@ -107,12 +108,15 @@ fn a_prepared_transaction_that_is_dropped_is_rolled_back() {
         drop(prepared(&transactions, concurrency, b"a"));
         let stats = transactions.stats();
         assert_eq!((stats.rollbacks, stats.locks), (1, 0), "{stats:?}");
-        // A number that is not the next one applies nothing, and ends the transaction.
-        let e = refused(prepared(&transactions, concurrency, b"a").commit_at(7));
+        // A number that is not the next one applies nothing. The transaction is in its owner's log,
+        // so it keeps its locks and is applied again.
+        let mut again = prepared(&transactions, concurrency, b"a");
+        let e = refused(again.commit_at(7));
         assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+        assert!(transactions.stats().locks > 0);
+        assert_eq!(again.batch().len(), 1);
+        again.commit_at(1).expect("the next transaction");
         assert_eq!(transactions.stats().locks, 0);
-        db.write_at(1, WriteBatch::new())
-            .expect("nothing was applied");
         // A commit needs a number.
         let mut plain = begin(&transactions, concurrency);
         plain

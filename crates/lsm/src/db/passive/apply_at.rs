@@ -5,19 +5,19 @@ use super::by_family;
 use crate::db::back_pressure::GroupSize;
 use crate::db::engine::Engine;
 use crate::db::log::GroupRoom;
-use crate::db::log_position::{Logged, PassivePosition};
+use crate::db::log_position::{Logged, PassivePosition, check_seqs};
 use crate::db::throttle::WaitMode;
 use crate::db::write_path::Writer;
 use crate::db::write_path::apply::insert_unlogged;
-use basalt_fs::{Error, Reach, Result};
+use basalt_fs::Result;
 use basalt_kv::batch::WriteBatch;
-use basalt_kv::key::{SEQ_LIMIT, SeqNo};
+use basalt_kv::key::SeqNo;
 use basalt_records::RECORD_HEADER;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Items of a group from which on families are filled in parallel.
-const PARALLEL_ITEMS: u64 = if cfg!(feature = "schedules") { 4 } else { 256 };
+/// Items of a group of transactions from which on families are filled by themselves.
+const PARALLEL_ITEMS: u64 = if cfg!(feature = "schedules") { 4 } else { 16 };
 
 /// A transaction of the owner's log.
 pub(crate) struct Transaction {
@@ -46,14 +46,14 @@ impl Transaction {
 
 impl Engine {
     /// Applies transactions. Returns the sequence number of the last item. If the function fails,
-    /// no transaction is applied.
-    pub(crate) fn write_at(self: &Arc<Self>, mut group: Vec<Transaction>) -> Result<SeqNo> {
+    /// no transaction is applied, and `group` is as it was.
+    pub(crate) fn write_at(self: &Arc<Self>, group: &mut Vec<Transaction>) -> Result<SeqNo> {
         let mut writer = self.writes.lock();
         let last = self.position(&mut writer)?.last().tsn;
-        for (before, t) in (last..).zip(&group) {
+        for (before, t) in (last..).zip(group.iter()) {
             PassivePosition::check_follows(t.at.tsn, before)?;
         }
-        self.apply_group(&mut writer, &mut group)?;
+        self.apply_group(&mut writer, group)?;
         let last = self.position(&mut writer)?.last().last_seq;
         self.tree.publish(last);
         Ok(last)
@@ -72,7 +72,8 @@ impl Engine {
         let bytes: u64 = group.iter().map(|t| t.batch.bytes() as u64).sum();
         let entries: u64 = group.iter().map(|t| t.batch.len() as u64).sum();
         let items: u64 = group.iter().map(|t| t.items).sum();
-        let log_bytes = group.iter().map(Transaction::log_bytes).sum();
+        let log_bytes = group.iter().map(Transaction::log_bytes);
+        let log_bytes = log_bytes.fold(0, u64::saturating_add);
         let first = self.position(writer)?.next_seq();
         check_seqs(first, items)?;
         self.keep_within_bound(writer, log_bytes)?;
@@ -108,7 +109,7 @@ impl Engine {
         }
         if let Some(active) = active {
             let keeps = |id, seq| position.lacks(id, seq);
-            if entries >= PARALLEL_ITEMS {
+            if entries >= PARALLEL_ITEMS && batches.len() > 1 {
                 by_family::insert(&self.ctx.jobs, &self.ctx.env, &active, batches, &keeps);
             } else {
                 for (seq, batch) in batches {
@@ -147,16 +148,5 @@ impl Engine {
             let _ = self.wait_for_all_flushes(WaitMode::Wait)?;
         }
         Ok(())
-    }
-}
-
-/// Errors: `Unsupported` if the store has not as many sequence numbers left.
-fn check_seqs(first: SeqNo, items: u64) -> Result<()> {
-    match first.checked_add(items) {
-        Some(next) if next <= SEQ_LIMIT => Ok(()),
-        _ => Err(Error::unsupported(format!(
-            "the next sequence number is {first}, and {items} more reach the limit: copy the data into a new store"
-        ))
-        .with_reach(Reach::Store)),
     }
 }

@@ -9,6 +9,7 @@ use crate::db::write_path::apply::{Countdown, CountdownGuard, decompressed};
 use crate::memtable::MemTable;
 use crate::options::Compression;
 use basalt_env::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use basalt_env::sync::{Mutex, named};
 use basalt_env::{Env, JobOwner, JobPriority};
 use basalt_fs::{Bytes, slot_size};
 use basalt_kv::batch::{Ops, WriteBatch};
@@ -17,6 +18,9 @@ use basalt_records::RECORD_HEADER;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Items from which on other threads are asked to help.
+const WORTH_HELP: usize = if cfg!(feature = "schedules") { 4 } else { 256 };
 
 const VALIDATED: &str = "a batch that this process built is well formed";
 
@@ -62,6 +66,10 @@ impl Work {
 
 /// Returns where a part of a payload is.
 fn place(payload: &[u8], part: &[u8]) -> Range<u32> {
+    if part.is_empty() {
+        // An operation without a value has no place for it.
+        return 0..0;
+    }
     let at = part.as_ptr() as usize - payload.as_ptr() as usize;
     at as u32..(at + part.len()) as u32
 }
@@ -116,6 +124,7 @@ pub(super) fn insert(
         .map(|(id, items)| (active.mems[&id].clone(), items))
         .collect();
     families.sort_by_key(|(_, items)| std::cmp::Reverse(items.len()));
+    let items: usize = families.iter().map(|(_, items)| items.len()).sum();
     let helpers = env.jobs().parallelism().saturating_sub(1);
     let helpers = helpers.min(families.len().saturating_sub(1));
     let work = Arc::new(Work {
@@ -124,12 +133,21 @@ pub(super) fn insert(
         families,
         next: AtomicUsize::new(0),
     });
-    if !env.jobs().is_stepped() {
+    // A job that comes late must not keep the items until then.
+    let offered = Arc::new(named("by_family::offered", Mutex::new(Some(work.clone()))));
+    if !env.jobs().is_stepped() && work.families.len() > 1 && items >= WORTH_HELP {
         for _ in 0..helpers {
-            let work = work.clone();
-            jobs.spawn(JobPriority::Flush, move || work.run());
+            let offered = offered.clone();
+            jobs.spawn(JobPriority::Flush, move || {
+                let work = offered.lock().clone();
+                if let Some(work) = work {
+                    work.run();
+                }
+            });
         }
     }
     work.run();
     work.left.wait();
+    let done = offered.lock().take();
+    drop(done);
 }

@@ -62,21 +62,25 @@ impl Db {
     pub fn write_at(&self, at: impl Into<Logged>, batch: WriteBatch) -> Result<SeqNo> {
         self.engine().ctx.check_writable()?;
         self.check_families(&batch)?;
-        self.engine()
-            .write_at(vec![Transaction::new(at.into(), batch)])
+        let mut one = vec![Transaction::new(at.into(), batch)];
+        self.engine().write_at(&mut one)
     }
 
     /// Applies transactions that stand one behind the other in the owner's log, as
     /// [`Db::write_at`] does. It costs less than as many calls, and is for an owner that commits in
     /// groups. Readers see all transactions of the call, or none.
     ///
-    /// Errors: those of [`Db::write_at`]. After any error no transaction of the call is applied.
-    pub fn write_group_at(&self, group: Vec<(Logged, WriteBatch)>) -> Result<SeqNo> {
+    /// Errors: those of [`Db::write_at`]. After any error no transaction of the call is applied,
+    /// and `group` is as it was, to be applied again. After success it is empty.
+    pub fn write_group_at(&self, group: &mut Vec<(Logged, WriteBatch)>) -> Result<SeqNo> {
         self.engine().ctx.check_writable()?;
         (group.iter()).try_for_each(|(_, batch)| self.check_families(batch))?;
-        let group = group.into_iter();
-        let group = group.map(|(at, batch)| Transaction::new(at, batch));
-        self.engine().write_at(group.collect())
+        let transactions = group.drain(..);
+        let transactions = transactions.map(|(at, batch)| Transaction::new(at, batch));
+        let mut transactions: Vec<Transaction> = transactions.collect();
+        let written = self.engine().write_at(&mut transactions);
+        group.extend(transactions.into_iter().map(|t| (t.at, t.batch)));
+        written
     }
 
     /// Adds prepared tables to a passive store, as transaction `at` of the owner's log. The call is

@@ -42,6 +42,8 @@ pub struct Replay {
     points: PersistencePoints,
     /// The flag of each family when the store was opened.
     flags: BTreeMap<u32, FlushFlag>,
+    /// The same flags, by transaction.
+    by_tsn: BTreeMap<Tsn, FlushFlag>,
     /// The last transaction that was taken.
     last: FlushFlag,
     /// Transactions that are taken and not applied yet.
@@ -86,6 +88,7 @@ impl Db {
             begun: false,
             since: Duration::ZERO,
             points,
+            by_tsn: flags.values().map(|flag| (flag.tsn, *flag)).collect(),
             flags,
             pending: Vec::new(),
             pending_bytes: 0,
@@ -166,7 +169,8 @@ impl Replay {
     ///
     /// - `InvalidArgument` for a transaction that is not the next one; the message says which is.
     /// - `Corruption` if the transaction has another number of items than it had when a family
-    ///   persisted it: this is another log, or it is not translated as it was.
+    ///   persisted it: this is another log, or it is not translated as it was. The store is then
+    ///   closed, without what is in memory.
     /// - Those of [`Db::write`], of this transaction or of those before it. This transaction is
     ///   then not taken.
     pub fn replay(&mut self, at: impl Into<Logged>, batch: WriteBatch) -> Result<Replayed> {
@@ -186,9 +190,11 @@ impl Replay {
             ));
         }
         let now = FlushFlag::of(tsn, self.last.last_seq + 1, items);
-        if let Some(before) = self.flags.values().find(|flag| flag.tsn == tsn)
+        if let Some(before) = self.by_tsn.get(&tsn)
             && *before != now
         {
+            // What was replayed of that log must not be persisted.
+            self.db.clone().abandon();
             return Err(another_log(before, &now));
         }
         if self.is_full() {
@@ -302,7 +308,7 @@ impl Replay {
     ///
     /// Errors: `InvalidArgument` if `last` was not replayed. `Corruption` if a family has a
     /// transaction beyond the end of the log: the log has lost transactions that the store has, so
-    /// the store cannot be completed. The store is then closed.
+    /// the store cannot be completed. The store is then closed, without what is in memory.
     pub fn finish(mut self, last: Tsn) -> Result<Db> {
         self.apply_pending()?;
         let engine = self.db.engine().clone();
@@ -314,13 +320,17 @@ impl Replay {
         let ahead = ahead.map(|(id, flag)| (*id, flag.tsn));
         let persisted = ahead
             .filter(|(_, tsn)| *tsn > last)
-            .or((applied > last).then_some((0, applied)));
+            .map(|(id, tsn)| (Some(id), tsn))
+            .or((applied > last).then_some((None, applied)));
         if let Some((id, tsn)) = persisted {
-            let families = &engine.tree.view().families;
-            let name = families.get(&id).map_or("default", |f| &f.name);
+            drop(writer);
+            self.db.clone().abandon();
+            let view = engine.tree.view();
+            let family = id.and_then(|id| view.families.get(&id));
+            let what = family.map_or("the store".to_string(), |f| format!("family {:?}", f.name));
             return Err(Error::new(
                 ErrorKind::Corruption,
-                format!("family {name:?} is persisted up to transaction {tsn}, and the owner's log ends with transaction {last}: the log has lost transactions; give the store `PassiveOptions::owner_log`, or make each transaction durable before it is applied"),
+                format!("{what} is persisted up to transaction {tsn}, and the owner's log ends with transaction {last}: the log has lost transactions; give the store `PassiveOptions::owner_log`, make each transaction durable before it is applied, or set `PassiveOptions::atomic_flush` as before if the owner applies the rest to the open store"),
             )
             .with_reach(Reach::Store));
         }

@@ -2,13 +2,9 @@
 
 use super::{Edit, Input, field, varint};
 use basalt_fs::Result;
-use basalt_kv::flush_flag::FlushFlag;
+use basalt_kv::flush_flag::{FlushFlag, TSN_LIMIT};
 use basalt_kv::key::SEQ_LIMIT;
 use basalt_kv::limits::MAX_FAMILY;
-
-/// The bound of transaction numbers. A store that takes a billion transactions a second reaches it
-/// after a hundred years.
-const TSN_LIMIT: u64 = 1 << 62;
 
 /// Encodes what an edit says of a passive store: each flag with its families, of which numbers
 /// behind the first one are differences.
