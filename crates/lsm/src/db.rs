@@ -100,7 +100,7 @@ pub use integrity::report::{KeyRange, Loss, RepairReport};
 pub use log_position::Logged;
 pub use manual_calls::{CompactControl, CompactProgress};
 pub use page_inspector::PageInspector;
-pub use passive::points::PersistenceWatch;
+pub use passive::calls::PersistenceWatch;
 pub use passive::replay::{Replay, Replayed};
 pub use persistence::{FamilyPoint, PassiveStats, PersistencePoints};
 pub use precondition::{MAX_PRECONDITIONS, Precondition};

@@ -20,6 +20,8 @@ mod record;
 mod tests;
 mod tree;
 
+use basalt_env::Reservation;
+use basalt_env::sync::Mutex;
 use basalt_fs::{Bytes, Result};
 pub use basalt_kv::entry::FoundEntry;
 use basalt_kv::key::{
@@ -32,7 +34,7 @@ use cursor::Cursor;
 pub(crate) use live_ranges::LiveRanges;
 use record::Value;
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tree::{Target, Tree};
 
 /// Bytes of a node of average height beside key and value, that of a large value included.
@@ -44,6 +46,9 @@ pub struct MemTable {
     /// Range tombstones. They are not in the tree, because a reader must find those that begin
     /// anywhere before its key.
     ranges: LiveRanges,
+    /// Keeps the bytes of the memtable in the memory ledger as long as a reader holds it, once it
+    /// is sealed apart from its set.
+    booking: OnceLock<Arc<Mutex<Reservation>>>,
 }
 
 impl MemTable {
@@ -52,7 +57,14 @@ impl MemTable {
         Arc::new(MemTable {
             tree: Tree::new(cmp),
             ranges: LiveRanges::default(),
+            booking: OnceLock::new(),
         })
+    }
+
+    /// Lets the memtable keep a reservation that has its bytes.
+    pub(crate) fn keep_booking(&self, booking: Arc<Mutex<Reservation>>) {
+        // A memtable is sealed once.
+        let _ = self.booking.set(booking);
     }
 
     /// Inserts an entry whose value has a memory of its own, see [`MemTable::insert_from`].

@@ -15,7 +15,7 @@ use std::path::Path;
 /// Key of the family `NAME/meta`: the number of the current data family. It is persisted.
 const CURRENT: &[u8] = b"current";
 
-/// Most entries that are left out before an entry of a passive state.
+/// Most entries that may be missing before an entry of a passive state.
 const MAX_SKIPPED: u64 = 1000;
 
 /// Bytes of a batch when a received snapshot is written.
@@ -116,7 +116,7 @@ impl StateStore {
         let (applied, tsn) = (self.db.persistence_points()?.applied, tsn_of(index));
         if tsn > applied + MAX_SKIPPED {
             return Err(Error::invalid(format!(
-                "entry {index} is applied to a state that has {applied} entries: the store is not the state of this node's log"
+                "entry {index} cannot follow the {applied} entries that the state has: the state belongs to another log; open the state of this node, or begin with an empty directory"
             )));
         }
         let skipped = (applied + 1..tsn).map(|tsn| (Logged::at(tsn), WriteBatch::new()));

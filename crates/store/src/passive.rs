@@ -12,9 +12,9 @@ use std::sync::{Arc, OnceLock};
 
 /// The logs of a store, as the log of the owner of its tables.
 #[derive(Default)]
-struct OwnLogs(OnceLock<LogEngine>);
+struct StoreLogs(OnceLock<LogEngine>);
 
-impl OwnerLog for OwnLogs {
+impl OwnerLog for StoreLogs {
     fn make_durable(&self, _: u64) -> Result<()> {
         // Before the logs are open, nothing of them is in the tables.
         self.0.get().map_or(Ok(()), |logs| logs.sync())
@@ -47,14 +47,14 @@ impl Store {
         replay: &mut ReplayRecord<'_>,
     ) -> Result<(Store, Log)> {
         let dir = path.as_ref();
-        let own_logs = Arc::new(OwnLogs::default());
+        let store_logs = Arc::new(StoreLogs::default());
         if let LogMode::Passive(passive) = &mut options.tables.log {
             if passive.owner_log.is_some() {
                 return Err(Error::invalid(
                     "the owner's log of these tables is a log of their store: leave `PassiveOptions::owner_log` unset",
                 ));
             }
-            passive.owner_log = Some(own_logs.clone());
+            passive.owner_log = Some(store_logs.clone());
         }
         let run = Db::open_passive(env, dir, options.tables.clone())?;
         let has_logs = has_logs(env, &run.engines(), dir)?;
@@ -66,7 +66,7 @@ impl Store {
         };
         run.add_engine(EngineKind::Logs)?;
         let log = logs.open_or_create(name, LogOptions::default())?;
-        let _ = own_logs.0.set(logs.clone());
+        let _ = store_logs.0.set(logs.clone());
         let db = replay_log(run, &log, replay)?;
         Ok((Store::new(db, dir, options, Some(logs), false), log))
     }

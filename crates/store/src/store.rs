@@ -211,7 +211,8 @@ impl Store {
         let close_logs = || self.existing_logs().map_or(Ok(()), |logs| logs.close());
         let close_tables = || self.0.db.clone().close();
         if self.0.db.persistence_points().is_ok() {
-            // Passive tables flush, and need their owner's log for that, which may be one of these.
+            // The close of passive tables flushes, and the flush syncs these logs. So the tables,
+            // and with them the lock of the directory, go first; the logs have a lock of their own.
             let tables = close_tables();
             let logs = close_logs();
             return tables.and(logs);

@@ -305,7 +305,7 @@ impl<'a> Tagged<'a> {
         let number = |i: usize| Some(u64::from_le_bytes(*self.value.get(8 * i..)?.first_chunk()?));
         let numbers = (self.value.len() == 24).then(|| (number(0), number(1), number(2)));
         let Some((Some(tsn), Some(first), Some(items))) = numbers else {
-            return Err(self.bad("a flush flag that is none"));
+            return Err(self.bad("a flush flag that does not have 24 bytes"));
         };
         let is_sound = first > 0 && first < SEQ_LIMIT && items < SEQ_LIMIT && tsn < TSN_LIMIT;
         match is_sound {

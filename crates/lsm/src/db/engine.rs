@@ -96,7 +96,7 @@ pub const LOCK_ORDER: CrateLocks = CrateLocks {
         "space_amp::Inner",
         "space_amp::HiddenGarbage",
         "StoreMemory::promised",
-        "Persistence::points",
+        "Persistence::log_ends",
         "by_family::offered",
         // The write path.
         "log_space::SpareLogs",

@@ -1,4 +1,4 @@
-//! Families that come and go.
+//! Creation and drop of families, each durable when its call returns.
 
 use super::families::FamilyEntry;
 use super::pages;
@@ -54,11 +54,12 @@ impl Db {
             None => None,
         };
         if writer.passive.is_some() && engine.flushes_atomically() {
-            // The flags of sealed memtables do not have the family.
+            // The flags of sets that were sealed before do not name the new family.
             engine.flush_all()?;
         }
-        // Nothing of the family is in transactions so far. Where families are sealed together, it
-        // is as far as the others.
+        // No transaction so far has items of the family, so it is persisted up to the last one.
+        // With atomic flushes it gets the flag of the other families, so that all stay as of one
+        // transaction.
         let flag = writer
             .passive
             .as_ref()

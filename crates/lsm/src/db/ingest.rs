@@ -546,7 +546,7 @@ impl Engine {
     ) -> Result<SeqNo> {
         let mut sets: Vec<&PreparedSet> = prepared.iter().map(|p| &*p.0).collect();
         if let Some(IngestedAt::Next(at)) = at {
-            // During a replay some of the families may have them.
+            // During a replay, some families may have these tables already.
             let mut writer = self.writes.lock();
             let position = self.position(&mut writer)?;
             sets.retain(|set| !position.has(set.family.id, at.tsn));

@@ -70,7 +70,8 @@ pub(crate) struct PassivePosition {
     /// For each family with items in the active memtables, the transaction before the first of
     /// them.
     bases: BTreeMap<u32, LogPoint>,
-    /// The end of the owner's log that is not needed once all sealed memtables are flushed.
+    /// Bytes of the owner's log, counted as [`LogPoint::log_end`], that no recovery needs once all
+    /// sealed memtables are flushed.
     sealed_to: u64,
     /// During a replay, the flags of families that are persisted further than the replay is.
     ahead: BTreeMap<u32, FlushFlag>,
@@ -106,7 +107,8 @@ impl PassivePosition {
         self.last.flag
     }
 
-    /// Returns the bytes of the owner's log since the opening.
+    /// Returns the end of the last transaction in the owner's log, in bytes, as
+    /// [`LogPoint::log_end`] counts it.
     pub fn log_end(&self) -> u64 {
         self.last.log_end
     }
@@ -152,7 +154,7 @@ impl PassivePosition {
         match tsn > last {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "the store has the log up to transaction {last}, and not less: transaction {tsn} is no later one"
+                "the store has everything up to transaction {last}: give `rebase` a later transaction than that, not {tsn}"
             ))),
         }
     }
@@ -164,13 +166,13 @@ impl PassivePosition {
         let what = match tsn {
             t if t == last + 1 => return Ok(()),
             t if t == last => format!("transaction {tsn} was applied already"),
-            t if t < last => format!("transaction {tsn} comes after transaction {last}"),
+            t if t < last => format!("transaction {tsn} was given after transaction {last}"),
             _ => format!(
-                "transaction {tsn} comes after transaction {last}, and those between are missing"
+                "transaction {tsn} was given after transaction {last}, and those between are missing"
             ),
         };
         Err(Error::invalid(format!(
-            "{what}: apply each transaction of the log once and in the log's order, next transaction {}",
+            "{what}: apply each transaction of the log once and in the log's order; the next one is transaction {}",
             last + 1
         )))
     }
@@ -196,7 +198,7 @@ impl PassivePosition {
 
     /// Returns the families whose flag the replay has reached with the last transaction. They are
     /// no longer ahead.
-    pub fn reached(&mut self) -> Vec<u32> {
+    pub fn take_reached(&mut self) -> Vec<u32> {
         if self.ahead.is_empty() {
             return Vec::new();
         }
@@ -229,9 +231,9 @@ impl PassivePosition {
         }
     }
 
-    /// Returns the families to seal so that not more than `bound` bytes of the owner's log are
-    /// needed once all sealed memtables are flushed; `None` if not more are. They hold the
-    /// persistence point back, or would soon. An empty set says that only the flags are behind.
+    /// Returns the families to seal because the owner's log after the persistence point is longer
+    /// than `bound` bytes; `None` if it is not. The set is empty if no active memtable holds the
+    /// point back, and only flags are to be installed.
     pub fn overdue(&self, bound: u64) -> Option<BTreeSet<u32>> {
         if self.last.log_end.saturating_sub(self.sealed_to) <= bound {
             return None;
@@ -243,7 +245,10 @@ impl PassivePosition {
     }
 }
 
-/// Errors: `Unsupported` if the store has not as many sequence numbers left.
+/// Checks that the store has sequence numbers left for `items` items, the first of which gets
+/// `first`.
+///
+/// Errors: `Unsupported`.
 pub(crate) fn check_seqs(first: SeqNo, items: u64) -> Result<()> {
     match first.checked_add(items) {
         Some(next) if next <= SEQ_LIMIT => Ok(()),

@@ -90,7 +90,7 @@ pub(crate) struct MemtableSetLog {
     pub file: Arc<dyn File>,
 }
 
-/// The memtables of all families that share one log.
+/// The memtables of all families that share one log, or of some families of a store without a log.
 pub(crate) struct MemtableSet {
     /// Number of the set. Each new memtable set has a larger one.
     pub number: u64,
@@ -165,6 +165,10 @@ impl MemtableSet {
         };
         active.book_memory();
         sealed.book_memory();
+        // A reader of an earlier set may hold them after their flush.
+        for mem in sealed.mems.values() {
+            mem.keep_booking(sealed.booked.clone());
+        }
         (Arc::new(sealed), Arc::new(active))
     }
 

@@ -377,7 +377,7 @@ const PASSIVE_GAUGES: &[PassiveRow] = &[
     ),
     (
         "passive_pinned_log_bytes",
-        "Bytes of the owner's log behind the global persistence point.",
+        "Bytes of the owner's log after the global persistence point.",
         |p| p.pinned_log_bytes,
     ),
     (

@@ -2,9 +2,9 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`points`] | persistence points for those who ask or wait for them |
-//! | [`by_family`] | many items into memtables, each family on a thread of its own |
+//! | [`by_family`] | many items into memtables, families in parallel |
 //! | [`apply_at`] | transactions into memtables |
+//! | [`calls`] | the calls of an open store |
 //! | [`replay`] | the owner's log into a store that is being opened |
 //!
 //! [`super::log_position`] is the position in the owner's log, [`super::persistence`] what is
@@ -16,5 +16,5 @@
 
 pub(crate) mod apply_at;
 mod by_family;
-pub(crate) mod points;
+pub(crate) mod calls;
 pub(crate) mod replay;

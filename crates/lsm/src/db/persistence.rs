@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// The error of a write without a transaction number to a passive store.
 pub(crate) fn needs_tsn() -> Error {
     Error::invalid(
-        "the store is passive: it has no log, and takes each transaction with its number in the owner's log; use `Db::write_at`",
+        "the store is passive: it has no log, so its owner must give each change with its TSN: use `Db::write_at` for a batch, `Db::ingest_at` for tables, `Db::flush` instead of `Db::sync`",
     )
 }
 
@@ -57,7 +57,7 @@ impl PersistencePoints {
         let behind = self.families.iter().filter(|f| f.flag.tsn + 1 < first);
         let names: Vec<String> = behind.take(8).map(|f| format!("{:?}", f.family)).collect();
         Err(Error::invalid(format!(
-            "a recovery needs transaction {} and all after it, and the log would begin with transaction {first}; not persisted yet: {}",
+            "the log cannot be trimmed to begin with transaction {first}: a recovery needs it from transaction {} on, because these families are not persisted up to there: {}; call `Db::flush`, or trim less",
             self.replay_from(),
             names.join(", ")
         )))
@@ -72,7 +72,7 @@ pub struct PassiveStats {
     pub applied: Tsn,
     /// The global persistence point.
     pub global: Tsn,
-    /// Bytes of the owner's log behind the global persistence point.
+    /// Bytes of the owner's log after the global persistence point.
     pub pinned_log_bytes: u64,
     /// The bound of these bytes, from which families are flushed early.
     pub max_pinned_log_bytes: u64,
@@ -82,10 +82,10 @@ pub struct PassiveStats {
     pub early_flush_bytes: u64,
 }
 
-/// Divisor of the default bound of the owner's log: write buffers.
+/// Default bound of the owner's log after the global persistence point, in write buffers.
 const DEFAULT_PINNED_BUFFERS: u64 = 8;
 
-/// Returns the bound of the owner's log behind the persistence point, in bytes, for an owner that
+/// Returns the bound of the owner's log after the persistence point, in bytes, for an owner that
 /// replays `rate` bytes a second.
 pub(crate) fn pinned_limit(passive: &PassiveOptions, options: &Options, rate: u64) -> u64 {
     let default = options
@@ -104,15 +104,17 @@ pub(crate) struct Persistence {
     applied: AtomicU64,
     /// End of the owner's log, as [`super::log_position::LogPoint`] counts it.
     log_end: AtomicU64,
-    /// The global persistence point in the owner's log.
+    /// Bytes of the owner's log up to the global persistence point, counted as
+    /// [`super::log_position::LogPoint::log_end`].
     persisted_to: AtomicU64,
-    /// The bound of the log behind the point, in bytes.
+    /// The bound of the log after the point, in bytes.
     bound: AtomicU64,
     early_flushes: AtomicU64,
     early_flush_bytes: AtomicU64,
-    /// The persistence point of each family in the owner's log. A family without one is persisted
-    /// further than the replay is.
-    points: Mutex<BTreeMap<u32, u64>>,
+    /// For each family, bytes of the owner's log up to its persistence point, counted as
+    /// [`super::log_position::LogPoint::log_end`]. A family without an entry is persisted beyond
+    /// the replay.
+    log_ends: Mutex<BTreeMap<u32, u64>>,
     /// The global persistence point that was last reported.
     reported: AtomicU64,
 }
@@ -131,8 +133,8 @@ impl Persistence {
             early_flushes: AtomicU64::new(0),
             early_flush_bytes: AtomicU64::new(0),
             reported: AtomicU64::new(position.last().tsn),
-            points: named(
-                "Persistence::points",
+            log_ends: named(
+                "Persistence::log_ends",
                 Mutex::new(position.least_persisted().map(|id| (id, 0)).collect()),
             ),
         }
@@ -155,17 +157,17 @@ impl Persistence {
         }
     }
 
-    /// Returns the bound of the owner's log behind the persistence point, in bytes.
+    /// Returns the bound of the owner's log after the persistence point, in bytes.
     pub fn bound(&self) -> u64 {
         self.bound.load(SeqCst)
     }
 
-    /// Sets the bound of the owner's log behind the persistence point.
+    /// Sets the bound of the owner's log after the persistence point.
     pub fn set_bound(&self, bytes: u64) {
         self.bound.store(bytes, SeqCst);
     }
 
-    /// Returns the bytes of the owner's log behind the persistence point.
+    /// Returns the bytes of the owner's log after the persistence point.
     pub fn pinned(&self) -> u64 {
         let end = self.log_end.load(SeqCst);
         end.saturating_sub(self.persisted_to.load(SeqCst))
@@ -192,7 +194,7 @@ impl Persistence {
     /// Notes that families are persisted up to these ends of the owner's log. Families that do not
     /// exist in `catalog` are forgotten.
     pub fn note_persisted(&self, ends: impl Iterator<Item = (u32, u64)>, catalog: &Catalog) {
-        let mut points = self.points.lock();
+        let mut points = self.log_ends.lock();
         for (id, end) in ends {
             let known = points.entry(id).or_insert(end);
             *known = end.max(*known);

@@ -1,4 +1,4 @@
-//! The persistence points of an open store: what flushes tell of them, and what others ask.
+//! Updates and reads of the persistence points of an open store.
 
 use super::engine::Engine;
 use super::log_position::SealedFlags;

@@ -50,8 +50,8 @@ impl View {
             .filter_map(move |g| g.mems.get(&family))
     }
 
-    /// Returns the number of sealed memtable sets that wait for their flush. Those of a passive
-    /// store are of any size, so it is the number of full ones that have as many bytes.
+    /// Returns the number of sealed memtable sets that wait for their flush. In a passive store
+    /// sets have any size, so their bytes are counted in full write buffers, rounded up.
     pub fn waiting_sets(&self, options: &Options) -> usize {
         if options.log.passive().is_none() {
             return self.sealed.len();

@@ -7,7 +7,7 @@ use basalt_fs::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who keeps the log from which a store recovers.
+/// Says whether the store or its owner keeps the log from which the store recovers.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum LogMode {
@@ -41,8 +41,9 @@ pub trait OwnerLog: Send + Sync {
     /// The call comes about once for each flush, from a background thread or from a thread inside a
     /// call of the store: a write, the creation of a family, a checkpoint, a close. So it must take
     /// no lock that is held during calls of the store, must not write to the store, and must not
-    /// wait for a thread that does. `tsn` is 0 before the first transaction. After an error the
-    /// store keeps the memtables and tries again.
+    /// wait for a thread that does. `tsn` is 0 before the first transaction. [`crate::Db::rebase`]
+    /// makes no such call for its transaction, because the owner's log does not have that
+    /// transaction. After an error the store keeps the memtables and tries again.
     fn make_durable(&self, tsn: Tsn) -> Result<()>;
 }
 
@@ -60,16 +61,17 @@ pub struct PassiveOptions {
     /// that point as the end of the log, and the owner applies the rest to the open store. Default
     /// `false`.
     pub atomic_flush: bool,
-    /// Bytes of the owner's log behind the global persistence point from which the families that
-    /// hold the point back are flushed, 4 KiB to 1 PiB. Writers wait before it becomes twice as
-    /// much. Default `None`: eight times [`super::Options::write_buffer_bytes`].
+    /// Bound of the owner's log after the global persistence point, in bytes, 4 KiB to 1 PiB.
+    /// Beyond the bound, the store flushes the families that hold the point back. Writers wait
+    /// before the log reaches twice the bound. Default `None`: eight times
+    /// [`super::Options::write_buffer_bytes`].
     ///
     /// A smaller bound means a smaller log and a faster recovery, and more small tables of families
     /// with few writes. [`crate::db::PassiveStats::early_flush_bytes`] is the price.
     pub max_pinned_log_bytes: Option<u64>,
-    /// Time that a replay of the owner's log from the global persistence point may take, from which
-    /// families are flushed as by `max_pinned_log_bytes`. 1 ms to a day. The time is estimated by
-    /// [`PassiveOptions::replay_bytes_per_second`]. Default `None`.
+    /// Bound of the time that a replay takes from the global persistence point on, 1 ms to a day.
+    /// The store multiplies it by [`PassiveOptions::replay_bytes_per_second`], and uses the result
+    /// as it uses `max_pinned_log_bytes`. Default `None`.
     pub max_replay_time: Option<Duration>,
     /// Bytes of its log that the owner replays in a second, 4 KiB to 1 TiB. A replay at this
     /// opening that took at least a tenth of a second replaces the figure by the measured one.

@@ -124,8 +124,9 @@ pub struct Catalog {
     pub(crate) probe: probe::Probe,
 }
 
-/// Sequence numbers of a passive store that are for prepared tables. Numbers of transactions must
-/// be the same in each replay, so prepared tables take theirs from below.
+/// Sequence numbers of a passive store that are for prepared tables. Items must get the same
+/// sequence numbers in each replay, so prepared tables take theirs from a range of their own,
+/// below.
 const PREPARED_SEQS: u64 = 1 << 40;
 
 /// The bound of sums over all files of a store: a few such sums still add up without overflow.
@@ -345,7 +346,7 @@ impl Catalog {
             let family = self.families.get_mut(id).filter(|_| self.passive);
             let Some(family) = family else {
                 return Err(bad(format!(
-                    "the edit has a flush flag of family {id}, which does not exist or has a log"
+                    "the edit has a flush flag of family {id}, but the family does not exist, or the store is not passive"
                 )));
             };
             if let Some(before) = family.flush_flag.filter(|before| before.tsn > flag.tsn) {
@@ -535,7 +536,8 @@ impl Catalog {
         match file < PREPARED_SEQS / 2 {
             true => Ok(self.passive_from + file),
             false => Err(Error::unsupported(format!(
-                "the store has made {file} files, and a passive store prepares no tables beyond half of {PREPARED_SEQS}: copy the data into a new store"
+                "the store has made {file} files, and a passive store prepares tables only up to file number {}: copy the data into a new store",
+                PREPARED_SEQS / 2
             ))),
         }
     }
@@ -556,8 +558,8 @@ impl Catalog {
         }
     }
 
-    /// Checks that a passive store has the flag of each family, and that transactions have higher
-    /// numbers than prepared tables.
+    /// Checks that a passive store has the flag of each family, and that items have higher
+    /// sequence numbers than prepared tables.
     pub(crate) fn check_flags(&self) -> Result<()> {
         let prepared = self.passive_from.saturating_add(PREPARED_SEQS / 2);
         let mut flags = self

@@ -77,17 +77,17 @@ fn transactions_come_once_and_in_order() {
     refusal(
         db.write_at(1, batch(&db, "default", 1)),
         ErrorKind::InvalidArgument,
-        &["applied already", "next transaction 2"],
+        &["applied already", "next one is transaction 2"],
     );
     refusal(
         db.write_at(0, batch(&db, "default", 1)),
         ErrorKind::InvalidArgument,
-        &["transaction 0 comes after"],
+        &["transaction 0 was given after"],
     );
     refusal(
         db.write_at(4, batch(&db, "default", 1)),
         ErrorKind::InvalidArgument,
-        &["missing", "next transaction 2"],
+        &["missing", "next one is transaction 2"],
     );
     // A transaction without items has a number, and no sequence number.
     let second = db.write_at(2, WriteBatch::new()).expect("an empty one");
@@ -190,7 +190,7 @@ fn the_end_of_a_replay_is_checked() {
     refusal(
         open(&env).finish(6),
         ErrorKind::InvalidArgument,
-        &["replay transaction 6 next"],
+        &["replay from transaction 6"],
     );
     // The log was trimmed too far.
     let mut replay = open(&env);
@@ -198,7 +198,7 @@ fn the_end_of_a_replay_is_checked() {
     refusal(
         replay.replay(7, WriteBatch::new()),
         ErrorKind::InvalidArgument,
-        &["transaction 7 comes after transaction 5"],
+        &["transaction 7 was given after transaction 5"],
     );
     // Transactions before the point are skipped, as long as none was replayed.
     replay.replay(4, WriteBatch::new()).expect("an old one");
@@ -210,7 +210,7 @@ fn the_end_of_a_replay_is_checked() {
     refusal(
         replay.replay(5, WriteBatch::new()),
         ErrorKind::InvalidArgument,
-        &["transaction 5 comes after transaction 6"],
+        &["transaction 5 was given after transaction 6"],
     );
     let db = replay.finish(6).expect("all of the log");
     let value = db
@@ -468,7 +468,7 @@ fn who_waits_for_a_persistence_point_hears_of_it() {
     refusal(
         points.check_trim(3),
         ErrorKind::InvalidArgument,
-        &["needs transaction 2", "\"default\""],
+        &["from transaction 2 on", "\"default\""],
     );
     db.close().expect("sound");
     refusal(watch.next(Duration::from_secs(1)), ErrorKind::Closed, &[]);
@@ -605,7 +605,7 @@ fn a_store_goes_on_behind_the_state_of_another_replica() {
     refusal(
         early,
         ErrorKind::InvalidArgument,
-        &["up to transaction 3", "no later one"],
+        &["up to transaction 3", "a later transaction"],
     );
     let late = db.rebase(u64::MAX, &[table(b"late")]);
     refusal(
@@ -620,7 +620,7 @@ fn a_store_goes_on_behind_the_state_of_another_replica() {
     refusal(
         skipped,
         ErrorKind::InvalidArgument,
-        &["transaction 4 comes after transaction 100"],
+        &["transaction 4 was given after transaction 100"],
     );
     db.write_at(101, batch(&db, "cold", 1)).expect("the next");
     db.abandon();
@@ -671,5 +671,48 @@ fn many_idle_families_are_flushed_in_one_step() {
         stats.flushes - before <= 2,
         "{} flushes",
         stats.flushes - before
+    );
+}
+
+/// An iterator holds the memtables of its beginning. Their bytes stay in the account, also when
+/// families are sealed and flushed one after the other.
+#[test]
+fn memory_that_a_reader_holds_stays_in_the_account() {
+    let env = Env::for_tests(disk(), 1);
+    let db = open(&env).finish(0).expect("an empty log");
+    let names = ["a", "b"];
+    let mut tsn = 0;
+    let mut write = |name: &str| {
+        tsn += 1;
+        db.write_at(tsn, batch(&db, name, 150)).expect("the next");
+    };
+    for name in names {
+        db.create_family(name, FamilyOptions::default())
+            .expect("a new name");
+        write(name);
+    }
+    let family = db.family("a").expect("it was made");
+    let iter = db.iter(&family, &ReadOptions::default()).expect("open");
+    // Each family fills the buffer in turn, so that the memtables of the beginning go one by one.
+    for name in names {
+        let flushes = db.stats().flushes;
+        while db.stats().flushes == flushes {
+            write(name);
+            env.jobs().step();
+        }
+    }
+    db.flush().expect("a sound disk");
+    let booked = || env.ledger().usage().memtable;
+    let empty = db.stats().memtable_bytes;
+    assert!(
+        booked() >= empty + (8 << 10),
+        "{} bytes beside {empty}",
+        booked()
+    );
+    drop(iter);
+    assert!(
+        booked() < empty + (8 << 10),
+        "{} bytes beside {empty}",
+        booked()
     );
 }

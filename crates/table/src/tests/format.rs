@@ -305,7 +305,7 @@ fn unknown_versions_features_and_properties_are_refused_or_skipped() {
         Properties::decode(path, 0, &plain).expect("plain"),
         properties
     );
-    // So has the flush flag of a passive store, which the manifest has, too.
+    // The flush flag of a passive store has an even tag, too.
     let flagged = Properties {
         flush_flag: Some(FlushFlag::of(900, 2000, 3)),
         ..properties.clone()

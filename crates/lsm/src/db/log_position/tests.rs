@@ -61,11 +61,11 @@ fn a_replay_catches_up_with_families_that_are_ahead() {
     assert!(!position.lacks(1, 1007) && position.lacks(1, 1008) && position.lacks(0, 1));
     // Its flag is not set back.
     position.note_applied(6, 1, 10, [0].into_iter());
-    assert!(position.reached().is_empty());
+    assert!(position.take_reached().is_empty());
     let flags = position.seal(&BTreeSet::from([0]), 0..3);
     assert_eq!(tsns(&flags), [(0, 6), (2, 6)]);
     position.note_applied(7, 1, 10, [0].into_iter());
-    assert_eq!(position.reached(), [1]);
+    assert_eq!(position.take_reached(), [1]);
     position.forget(0);
     let flags = position.seal(&BTreeSet::new(), 1..3);
     assert_eq!(tsns(&flags), [(1, 7), (2, 7)]);

@@ -16,11 +16,11 @@ use basalt_records::RECORD_HEADER;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Items of a group of transactions from which on families are filled by themselves.
-const PARALLEL_ITEMS: u64 = if cfg!(feature = "schedules") { 4 } else { 16 };
+/// Number of items in a group from which the items are first sorted by family.
+const MIN_GROUPED_ITEMS: u64 = if cfg!(feature = "schedules") { 4 } else { 16 };
 
 /// A transaction of the owner's log.
-pub(crate) struct Transaction {
+pub(crate) struct LoggedTransaction {
     pub at: Logged,
     /// Number of items. It is that of the batch, unless the batch was dropped because all of its
     /// families have it.
@@ -28,9 +28,9 @@ pub(crate) struct Transaction {
     pub batch: WriteBatch,
 }
 
-impl Transaction {
-    pub fn new(at: Logged, batch: WriteBatch) -> Transaction {
-        Transaction {
+impl LoggedTransaction {
+    pub fn new(at: Logged, batch: WriteBatch) -> LoggedTransaction {
+        LoggedTransaction {
             at,
             items: batch.len() as u64,
             batch,
@@ -47,7 +47,7 @@ impl Transaction {
 impl Engine {
     /// Applies transactions. Returns the sequence number of the last item. If the function fails,
     /// no transaction is applied, and `group` is as it was.
-    pub(crate) fn write_at(self: &Arc<Self>, group: &mut Vec<Transaction>) -> Result<SeqNo> {
+    pub(crate) fn write_at(self: &Arc<Self>, group: &mut Vec<LoggedTransaction>) -> Result<SeqNo> {
         let mut writer = self.writes.lock();
         let last = self.position(&mut writer)?.last().tsn;
         for (before, t) in (last..).zip(group.iter()) {
@@ -65,14 +65,14 @@ impl Engine {
     pub(super) fn apply_group(
         self: &Arc<Self>,
         writer: &mut Writer,
-        group: &mut Vec<Transaction>,
+        group: &mut Vec<LoggedTransaction>,
     ) -> Result<()> {
         self.ctx.check_open()?;
         self.health.check_jobs()?;
         let bytes: u64 = group.iter().map(|t| t.batch.bytes() as u64).sum();
         let entries: u64 = group.iter().map(|t| t.batch.len() as u64).sum();
         let items: u64 = group.iter().map(|t| t.items).sum();
-        let log_bytes = group.iter().map(Transaction::log_bytes);
+        let log_bytes = group.iter().map(LoggedTransaction::log_bytes);
         let log_bytes = log_bytes.fold(0, u64::saturating_add);
         let first = self.position(writer)?.next_seq();
         check_seqs(first, items)?;
@@ -109,7 +109,7 @@ impl Engine {
         }
         if let Some(active) = active {
             let keeps = |id, seq| position.lacks(id, seq);
-            if entries >= PARALLEL_ITEMS && batches.len() > 1 {
+            if entries >= MIN_GROUPED_ITEMS && batches.len() > 1 {
                 by_family::insert(&self.ctx.jobs, &self.ctx.env, &active, batches, &keeps);
             } else {
                 for (seq, batch) in batches {
@@ -124,7 +124,7 @@ impl Engine {
         self.ctx.counters.commits.add(notes.len() as u64);
         for (tsn, items, log_bytes, filled) in notes {
             position.note_applied(tsn, items, log_bytes, filled.into_iter());
-            for id in position.reached() {
+            for id in position.take_reached() {
                 self.note_caught_up(id, position.log_end());
             }
         }

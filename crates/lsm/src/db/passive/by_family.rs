@@ -1,4 +1,4 @@
-//! Inserts of many transactions into memtables, each family on a thread of its own (PASV 5.4:
+//! Inserts of many transactions into memtables, families in parallel, each by one thread (PASV 5.4:
 //! families are replayed independently).
 //!
 //! The calling thread takes one family after the other, and so do jobs of the pool, if it has
@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Items from which on other threads are asked to help.
-const WORTH_HELP: usize = if cfg!(feature = "schedules") { 4 } else { 256 };
+/// Number of items from which jobs of the pool insert some of the families.
+const MIN_PARALLEL_ITEMS: usize = if cfg!(feature = "schedules") { 4 } else { 256 };
 
 const VALIDATED: &str = "a batch that this process built is well formed";
 
@@ -135,7 +135,7 @@ pub(super) fn insert(
     });
     // A job that comes late must not keep the items until then.
     let offered = Arc::new(named("by_family::offered", Mutex::new(Some(work.clone()))));
-    if !env.jobs().is_stepped() && work.families.len() > 1 && items >= WORTH_HELP {
+    if !env.jobs().is_stepped() && work.families.len() > 1 && items >= MIN_PARALLEL_ITEMS {
         for _ in 0..helpers {
             let offered = offered.clone();
             jobs.spawn(JobPriority::Flush, move || {

@@ -5,7 +5,7 @@
 //! those up to its own flag. So operands are never applied twice. Each flag also says which numbers
 //! its transaction had, so the replay notices a log that is not the one it was.
 
-use super::apply_at::Transaction;
+use super::apply_at::LoggedTransaction;
 use crate::db::ingest::{Prepared, TableWriter};
 use crate::db::log_position::{Logged, PassivePosition};
 use crate::db::open;
@@ -22,9 +22,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// Most transactions that are collected, and most bytes of them.
-const PENDING: usize = 4096;
-const PENDING_BYTES: usize = 1 << 20;
+/// Most transactions that a replay collects before it applies them.
+const MAX_PENDING_TRANSACTIONS: usize = 4096;
+/// Most bytes of their batches.
+const MAX_PENDING_BYTES: usize = 1 << 20;
 
 /// A replay that took at least this long says how fast the owner replays its log.
 const LONG_REPLAY: Duration = Duration::from_millis(100);
@@ -47,15 +48,16 @@ pub struct Replay {
     /// The last transaction that was taken.
     last: FlushFlag,
     /// Transactions that are taken and not applied yet.
-    pending: Vec<Transaction>,
+    pending: Vec<LoggedTransaction>,
     pending_bytes: usize,
 }
 
-/// The part of a transaction that a replay has applied.
+/// How many items of a transaction a replay took, and how many it left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Replayed {
-    /// Items that went into memtables.
+    /// Items that families lack. The replay inserts them into memtables with this transaction or
+    /// with later ones. An ingestion counts as one.
     pub applied: u64,
     /// Items that their families had already.
     pub dropped: u64,
@@ -162,8 +164,8 @@ impl Replay {
     /// skipped, if the replay begins with them. The batch has the items that the transaction had
     /// when it was first applied, in the same order.
     ///
-    /// Transactions are collected, and families are filled with many of them at once, each family
-    /// on a thread of its own if there are threads.
+    /// Transactions are collected, and families are filled with many of them at once, in parallel
+    /// if there are threads.
     ///
     /// Errors:
     ///
@@ -174,7 +176,7 @@ impl Replay {
     /// - Those of [`Db::write`], of this transaction or of those before it. This transaction is
     ///   then not taken.
     pub fn replay(&mut self, at: impl Into<Logged>, batch: WriteBatch) -> Result<Replayed> {
-        let mut transaction = Transaction::new(at.into(), batch);
+        let mut transaction = LoggedTransaction::new(at.into(), batch);
         let (tsn, items) = (transaction.at.tsn, transaction.items);
         if !self.begun && tsn <= self.points.global && tsn > 0 {
             return Ok(Replayed {
@@ -229,7 +231,8 @@ impl Replay {
     /// Returns true if the collected transactions are to be applied.
     fn is_full(&self) -> bool {
         let buffer = self.db.engine().ctx.options.write_buffer_bytes as usize;
-        self.pending_bytes >= PENDING_BYTES.min(buffer / 8) || self.pending.len() >= PENDING
+        self.pending_bytes >= MAX_PENDING_BYTES.min(buffer / 8)
+            || self.pending.len() >= MAX_PENDING_TRANSACTIONS
     }
 
     /// Applies the collected transactions. After an error they stay collected.
@@ -244,8 +247,9 @@ impl Replay {
         Ok(())
     }
 
-    /// Replays a transaction that added prepared tables to families. `prepare` is called if the
-    /// families do not have them, and prepares the tables by [`Replay::prepare`].
+    /// Replays a transaction that added prepared tables to families. `prepare` is called if
+    /// at least one of the families lacks its tables, and prepares the tables by
+    /// [`Replay::prepare`].
     ///
     /// Errors: those of [`Replay::replay`] and [`Db::ingest`], and of `prepare`.
     pub fn ingest(
@@ -306,9 +310,10 @@ impl Replay {
     /// Declares the replay complete: `last` is the last transaction of the owner's log, 0 if the
     /// log has none. Returns the store, with all families as of this transaction.
     ///
-    /// Errors: `InvalidArgument` if `last` was not replayed. `Corruption` if a family has a
-    /// transaction beyond the end of the log: the log has lost transactions that the store has, so
-    /// the store cannot be completed. The store is then closed, without what is in memory.
+    /// Errors: `InvalidArgument` if `last` was not replayed: open the store again and replay the
+    /// rest. `Corruption` if a family has a transaction beyond the end of the log: the log has lost
+    /// transactions that the store has, so the store cannot be completed. The store is then closed,
+    /// without what is in memory.
     pub fn finish(mut self, last: Tsn) -> Result<Db> {
         self.apply_pending()?;
         let engine = self.db.engine().clone();
@@ -336,7 +341,7 @@ impl Replay {
         }
         if applied < last {
             return Err(Error::invalid(format!(
-                "the log ends with transaction {last}, and the replay with {applied}: replay transaction {} next",
+                "the owner's log ends with transaction {last}, and the replay ended with {applied}: open the store again and replay from transaction {} on",
                 applied + 1
             )));
         }

@@ -10,9 +10,9 @@ use crate::db::pages::any_written;
 use crate::version::FlushFlag;
 use basalt_fs::{Error, Result};
 
-/// The newest sequence number before the first transaction, where prepared tables get theirs from
-/// if it is not known when the store became passive. No table has a number behind it: earlier ones
-/// of prepared tables were lower.
+/// The value of `passive_from` if no readable edit has it. Later prepared tables get sequence
+/// numbers above it. It is above the numbers of earlier prepared tables, and this number plus 2^39
+/// is below those of all transactions.
 const UNKNOWN_PASSIVE_FROM: u64 = 1 << 39;
 
 impl Repair<'_> {
@@ -72,7 +72,7 @@ impl Repair<'_> {
                     "MANIFEST",
                     0..0,
                     &format!(
-                        "its flush flag is lost: what it had of transactions up to {} and was not in tables is lost, if there was any",
+                        "the family's flush flag is lost: items of transactions up to {} are lost if no table has them; compare the family with its owner's data, or restore a checkpoint",
                         least.tsn
                     ),
                 )

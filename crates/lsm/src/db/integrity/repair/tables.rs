@@ -326,7 +326,7 @@ impl Repair<'_> {
         let provable = !self.learned.any_edit || self.learned.lost_edits.is_some_and(|n| n <= 1);
         if !self.learned.any_edit {
             self.report.notes.push(
-                "no edit of the manifest is readable: the families are those that the tables name, and a family that was dropped shortly before may be among them".into(),
+                "no edit of the manifest is readable: the families are those that the tables name: one that had no table is missing with its entries, and one that was dropped shortly before may be among them".into(),
             );
         }
         for number in unreferenced {

@@ -1,6 +1,7 @@
-//! Persistence points for those who ask for them or wait for them.
+//! The calls of a passive [`Db`]: transactions are applied, and persistence points are asked for or
+//! waited for.
 
-use super::apply_at::Transaction;
+use super::apply_at::LoggedTransaction;
 use crate::db::engine::Engine;
 use crate::db::ingest::{IngestedAt, Prepared};
 use crate::db::log_position::Logged;
@@ -62,7 +63,7 @@ impl Db {
     pub fn write_at(&self, at: impl Into<Logged>, batch: WriteBatch) -> Result<SeqNo> {
         self.engine().ctx.check_writable()?;
         self.check_families(&batch)?;
-        let mut one = vec![Transaction::new(at.into(), batch)];
+        let mut one = vec![LoggedTransaction::new(at.into(), batch)];
         self.engine().write_at(&mut one)
     }
 
@@ -76,8 +77,8 @@ impl Db {
         self.engine().ctx.check_writable()?;
         (group.iter()).try_for_each(|(_, batch)| self.check_families(batch))?;
         let transactions = group.drain(..);
-        let transactions = transactions.map(|(at, batch)| Transaction::new(at, batch));
-        let mut transactions: Vec<Transaction> = transactions.collect();
+        let transactions = transactions.map(|(at, batch)| LoggedTransaction::new(at, batch));
+        let mut transactions: Vec<LoggedTransaction> = transactions.collect();
         let written = self.engine().write_at(&mut transactions);
         group.extend(transactions.into_iter().map(|t| (t.at, t.batch)));
         written
@@ -95,10 +96,12 @@ impl Db {
     }
 
     /// Adds prepared tables to a passive store, and declares that the store has everything up to
-    /// transaction `at` of the owner's log, which is later than the next one. It is for an owner
-    /// that gets the state of another replica instead of a part of the log. Families that the state
-    /// does not have are dropped, and those that it has are empty, before the call. All memtables
-    /// are flushed. The next transaction is `at` plus one.
+    /// transaction `at` of the owner's log. It is for an owner that gets the state of another
+    /// replica instead of a part of the log. `at` is any transaction that the store does not have
+    /// yet. Before the call, the owner drops the families that the state does not have. The tables
+    /// replace or delete every key of the other families. The tables, and `at` as the persistence
+    /// point of all families, are durable when the call returns. The next transaction is `at` plus
+    /// one.
     ///
     /// Errors: those of [`Db::ingest_at`]; `InvalidArgument` if the store has transaction `at`.
     pub fn rebase(&self, at: impl Into<Logged>, prepared: &[Prepared]) -> Result<SeqNo> {
