@@ -6,6 +6,7 @@
 //! recovery can do with; after the cut, a replay of what the log had left gives what it says.
 
 use crate::explore::{CASE, Counts, below, case, count, counted, counts, percent};
+use crate::locks;
 use basalt_env::sync::yield_now;
 use basalt_env::{Clock, Env, EnvBuilder, ManualClock};
 use basalt_kv::merge::AddU64;
@@ -272,6 +273,7 @@ fn a_passive_store_is_correct_in_every_schedule() {
         "passive_schedules={schedules} steps={steps} cuts_with_data={durable} trims={trims} dropped={dropped}"
     );
     if campaign::case().is_none() {
+        locks::assert_taken(&["Persistence::log_ends", "by_family::offered"]);
         assert!(durable * 6 > schedules, "few cuts after a flush: {durable}");
         assert!(trims * 4 > schedules, "few trims: {trims}");
         assert!(
