@@ -55,7 +55,7 @@ fn a_prepared_transaction_keeps_its_keys_until_it_is_applied() {
             let mut first = prepared(&transactions, concurrency, b"a");
             assert_eq!(first.batch().len(), 1);
             assert_eq!(read(b"a"), None, "it is not applied");
-            // Another transaction does not get the key, whatever kind it is.
+            // The key is taken: a second transaction of either kind does not get it.
             for other in BOTH {
                 let mut second = begin(&transactions, other);
                 let put = second.put(&family, b"a", b"other");
