@@ -60,6 +60,29 @@ fn uneven(disk: &Arc<SimFs>) -> (Db, u64) {
     (db, tsn)
 }
 
+/// Replays the log of [`uneven`] into its store, from the beginning.
+fn complete(env: &Env, last: u64) -> Db {
+    let mut replay = open(env);
+    assert_eq!(replay.next_tsn(), 1);
+    let cold = replay.family("cold").expect("it was made");
+    let mut of_cold = WriteBatch::new();
+    of_cold.put(&cold, b"0", b"v").expect("a short key");
+    replay.replay(1, of_cold).expect("the first");
+    for tsn in 2..=last {
+        let mut batch = WriteBatch::new();
+        for n in 0..100 {
+            batch
+                .put(&replay.default_family(), format!("{n}").as_bytes(), b"v")
+                .expect("a short key");
+        }
+        replay.replay(tsn, batch).expect("as before");
+    }
+    let db = replay.finish(last).expect("all of the log");
+    let found = db.get(&cold, b"0", &ReadOptions::default()).expect("sound");
+    assert_eq!(found.as_deref(), Some(&b"v"[..]));
+    db
+}
+
 fn refusal<T>(result: Result<T>, kind: ErrorKind, words: &[&str]) {
     let e = result.err().expect("it is refused");
     assert_eq!(e.kind(), kind, "{e}");
@@ -261,28 +284,60 @@ fn another_log_is_noticed() {
     }
     // Nothing of the other log was persisted: the right log completes the store.
     drop(replay);
-    let mut replay = open(&env);
-    assert_eq!(replay.next_tsn(), 1);
-    let cold = replay.family("cold").expect("it was made");
-    let mut of_cold = WriteBatch::new();
-    of_cold.put(&cold, b"0", b"v").expect("a short key");
-    replay.replay(1, of_cold).expect("the first");
-    for tsn in 2..=last {
-        let mut batch = WriteBatch::new();
-        for n in 0..100 {
-            batch
-                .put(&family_of(&replay), format!("{n}").as_bytes(), b"v")
-                .expect("a short key");
-        }
-        replay.replay(tsn, batch).expect("as before");
-    }
-    let db = replay.finish(last).expect("all of the log");
-    let found = db.get(&cold, b"0", &ReadOptions::default()).expect("sound");
-    assert_eq!(found.as_deref(), Some(&b"v"[..]));
+    drop(complete(&env, last));
 }
 
-fn family_of(replay: &Replay) -> basalt_lsm::Family {
-    replay.default_family()
+/// Replays a log that is not the store's: the family `cold` gets other values, and enough of them
+/// that the replay applies them. It ends before transaction `end`.
+fn replay_another_log(env: &Env, end: u64) -> Replay {
+    let mut replay = open(env);
+    let cold = replay.family("cold").expect("it was made");
+    for tsn in 1..end {
+        let mut other = WriteBatch::new();
+        other.put(&cold, b"0", &[b'x'; 12 << 10]).expect("short");
+        let replayed = replay.replay(tsn, other).expect("no flag is here");
+        assert_eq!(replayed.applied, 1);
+    }
+    replay
+}
+
+/// A dropped replay flushes what it has applied, and the next opening goes on from there. After
+/// another log was noticed, or a log that has lost its end, nothing of it is flushed: the right log
+/// still completes the store.
+#[test]
+fn another_log_is_not_persisted() {
+    let disk = disk();
+    let (db, last) = uneven(&disk);
+    let points = db.persistence_points().expect("it is passive");
+    let flags = points.families.iter().map(|f| f.flag.tsn);
+    let flushed = flags.max().expect("two families");
+    assert!(flushed > 3, "{points:?}");
+    db.abandon();
+    let killed = disk.kill();
+
+    // Without the error, the drop flushes.
+    let env = Env::for_tests(killed.kill(), 2);
+    drop(replay_another_log(&env, 3));
+    assert!(open(&env).next_tsn() > 1, "the test proves nothing");
+
+    let env = Env::for_tests(killed, 3);
+    refusal(
+        replay_another_log(&env, 3).finish(2),
+        ErrorKind::Corruption,
+        &["the log has lost transactions"],
+    );
+    let mut replay = replay_another_log(&env, 3);
+    assert_eq!(replay.points().families, points.families);
+    for tsn in 3..=flushed {
+        let replayed = replay.replay(tsn, WriteBatch::new());
+        match tsn == flushed {
+            false => assert_eq!(replayed.expect("no flag is here").applied, 0),
+            true => refusal(replayed, ErrorKind::Corruption, &["another log"]),
+        }
+    }
+    drop(replay);
+    assert_eq!(open(&env).points().families, points.families);
+    drop(complete(&env, last));
 }
 
 /// Returns the number of tables of a family.
@@ -398,25 +453,7 @@ fn nothing_is_readable_before_the_replay_is_complete() {
             "from transaction 1",
         ],
     );
-    let mut replay = open(&env);
-    let cold = replay.family("cold").expect("it was created");
-    let mut of_cold = WriteBatch::new();
-    of_cold.put(&cold, b"0", b"v").expect("a short key");
-    replay.replay(1, of_cold).expect("the first");
-    for tsn in 2..=tsn {
-        let mut batch = WriteBatch::new();
-        for n in 0..100 {
-            batch
-                .put(&replay.default_family(), format!("{n}").as_bytes(), b"v")
-                .expect("a short key");
-        }
-        replay.replay(tsn, batch).expect("the next");
-    }
-    replay
-        .finish(tsn)
-        .expect("all of the log")
-        .close()
-        .expect("sound");
+    complete(&env, tsn).close().expect("sound");
     let reader = Db::open_read_only(&env, DIR, Options::default()).expect("it was closed");
     let cold = reader.family("cold").expect("it was created");
     assert!(
