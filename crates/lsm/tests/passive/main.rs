@@ -10,6 +10,7 @@ mod campaign;
 mod contract;
 mod database;
 mod faults;
+mod flags;
 mod owner;
 mod repairs;
 

@@ -5,6 +5,7 @@
 //! table and every log is walked. In a damaged file, the walk goes on behind the damage.
 
 mod blobs;
+mod flags;
 
 use super::manifest_salvage::{SalvagedCatalog, salvage_manifest};
 use super::walk::{
@@ -147,6 +148,9 @@ pub(super) fn walk(
     w.progress.expect(total_bytes(env, dir, catalog));
     w.progress.step(0);
     w.tables(options, catalog)?;
+    if certain {
+        w.flags(catalog)?;
+    }
     if !learned.sure {
         // A repair takes all writes of trees, because the edits that say which of them count may be
         // lost, and trees that no edit names, unless their family was dropped.

@@ -206,7 +206,7 @@ impl Repair<'_> {
         self.rewrite_trees_with_values()?;
         self.replay_logs()?;
         self.place_unreferenced_tables()?;
-        self.restore_flags();
+        self.restore_flags()?;
         self.note_reappearing();
         self.finish_tables()?;
         self.finish_blobs();

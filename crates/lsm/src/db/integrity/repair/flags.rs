@@ -5,7 +5,7 @@
 //! repaired.
 
 use super::{Loss, Repair};
-use crate::db::integrity::manifest_salvage::raise;
+use crate::db::integrity::manifest_salvage::{SalvagedCatalog, raise};
 use crate::db::pages::any_written;
 use crate::version::FlushFlag;
 use basalt_fs::{Error, Result};
@@ -38,20 +38,70 @@ impl Repair<'_> {
     }
 
     /// Gives each family of a passive store its flag.
-    pub(super) fn restore_flags(&mut self) {
-        if self.learned.sure || !self.is_passive() {
-            return;
+    pub(super) fn restore_flags(&mut self) -> Result<()> {
+        if !self.is_passive() {
+            return Ok(());
         }
-        let flags = &self.learned.table_flags;
-        let catalog = &mut self.learned.catalog;
-        catalog.passive = true;
+        self.raise_flags()?;
+        if !self.learned.sure {
+            self.restore_passive();
+        }
+        self.report_old_flags();
+        Ok(())
+    }
+
+    /// Gives each family the latest flag that one of its tables names, if that is later than its
+    /// own.
+    fn raise_flags(&mut self) -> Result<()> {
+        let SalvagedCatalog {
+            catalog,
+            table_flags,
+            sure,
+            ..
+        } = &mut self.learned;
         for family in catalog.families.values_mut() {
-            for number in family.tables.keys() {
-                if let Some(flag) = flags.get(number) {
-                    raise(&mut family.flush_flag, *flag);
+            for &number in family.tables.keys() {
+                let mut flag = table_flags.get(&number).copied();
+                if *sure {
+                    let path = self.tables.path(number);
+                    let own = basalt_table::family_of(&*self.env.fs().open(&path)?, &path)?;
+                    flag = own.and_then(|own| own.flush_flag);
+                }
+                if let Some(flag) = flag {
+                    raise(&mut family.flush_flag, flag);
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Reports families with entries that are newer than their flag.
+    fn report_old_flags(&mut self) {
+        let mut losses = Vec::new();
+        for family in self.learned.catalog.families.values() {
+            let seqs = family.tables.values().map(|table| table.meta.max_seq);
+            let newest = seqs.chain(family.pages).max().unwrap_or(0);
+            if let Some(flag) = family.flush_flag.filter(|flag| newest > flag.last_seq) {
+                losses.push(Loss {
+                    family: Some(family.name.clone()),
+                    ..Loss::of_file(
+                        "MANIFEST",
+                        0..0,
+                        &format!(
+                            "the family has entries up to sequence number {newest}, and nothing says that it is persisted further than transaction {}, which ends with {}: a replay applies the transactions after it once more, so operands may count twice; compare the family with its owner's data, or restore a checkpoint",
+                            flag.tsn, flag.last_seq
+                        ),
+                    )
+                });
+            }
+        }
+        losses.into_iter().for_each(|loss| self.lose(loss));
+    }
+
+    /// Makes the store passive, and gives a flag to each family whose tables name none.
+    fn restore_passive(&mut self) {
+        let catalog = &mut self.learned.catalog;
+        catalog.passive = true;
         if catalog.passive_from == 0 {
             catalog.passive_from = UNKNOWN_PASSIVE_FROM;
         }
