@@ -3,7 +3,9 @@
 
 use crate::campaign::disk;
 use crate::database::{self, DIR};
+use crate::repairs::{cut, manifest, rewrite};
 use basalt_env::Env;
+use basalt_fs::FileSystem;
 use basalt_lsm::db::Replay;
 use basalt_lsm::version::catalog::Catalog;
 use basalt_lsm::version::edit::Edit;
@@ -12,7 +14,9 @@ use basalt_lsm::version::{FlushFlag, Tsn};
 use basalt_lsm::{
     Db, Family, FamilyOptions, LogMode, Options, PassiveOptions, ReadOptions, WriteBatch,
 };
-use std::path::Path;
+use basalt_sim::SimFs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const NAMES: [&str; 3] = ["pages", "sums", "values"];
 
@@ -188,4 +192,61 @@ fn pages_and_prepared_tables_newer_than_their_flag_are_damage() {
         report.lost[0].contains("operands may count twice"),
         "{report:#?}"
     );
+}
+
+/// Returns the tables of the store, the largest last.
+fn tables(disk: &Arc<SimFs>) -> Vec<PathBuf> {
+    let entries = disk.list(Path::new(DIR)).expect("a store is there");
+    let names = entries.into_iter().map(|e| e.name);
+    let tables = names.filter(|name| name.ends_with(".tbl"));
+    let mut tables: Vec<PathBuf> = tables.map(|name| Path::new(DIR).join(name)).collect();
+    tables.sort_by_key(|path| disk.stat(path).expect("it is there").len);
+    tables
+}
+
+/// The manifest is lost, and a block of the newest table is damaged. The readable entries went into
+/// a new table without the flag of the old one. The family got the flag of an older table, and the
+/// replay added the operands to the entries once more.
+#[test]
+fn a_damaged_table_keeps_its_flag_in_a_repair_without_a_manifest() {
+    const KEYS: u64 = 300;
+    let disk = disk(4);
+    let env = Env::for_tests(disk.clone(), 1);
+    let mut options = options();
+    options.families.remove("pages");
+    let replay = Db::open_passive(&env, DIR, options.clone()).expect("a new store");
+    let db = replay.finish(0).expect("an empty log");
+    let sums = db
+        .create_family("sums", database::family_options("sums"))
+        .expect("a new name");
+    let mut default = WriteBatch::new();
+    default
+        .put(&db.default_family(), b"k", b"v")
+        .expect("a short key");
+    flushed(&db, 1, default);
+    flushed(&db, 2, ones(&sums, 1));
+    flushed(&db, 3, ones(&sums, KEYS));
+    db.close().expect("a sound disk");
+    let damaged = tables(&disk).pop().expect("there are tables");
+    rewrite(&disk, &damaged, |bytes| bytes[100] ^= 1);
+    cut(&disk, &manifest(&disk), 0);
+
+    let report = Db::repair(&env, DIR, &options, &mut |_, _| ()).expect("readable");
+    assert!(!report.losses.is_empty(), "{report:#?}");
+    assert_eq!(damage(&env), [""; 0]);
+    let mut replay = Db::open_passive(&env, DIR, options).expect("it was repaired");
+    let sums = replay.family("sums").expect("its tables name it");
+    let mut default = WriteBatch::new();
+    default
+        .put(&replay.default_family(), b"k", b"v")
+        .expect("a short key");
+    let log = [default, ones(&sums, 1), ones(&sums, KEYS)];
+    for (tsn, batch) in (1..).zip(log) {
+        replay.replay(tsn, batch).expect("as before");
+    }
+    let db = replay.finish(3).expect("all of the log");
+    let found: Vec<Option<u64>> = (1..KEYS).map(|key| sum_of(&db, key)).collect();
+    let (kept, lost): (Vec<_>, Vec<_>) = found.into_iter().partition(Option::is_some);
+    assert!(kept.len() > lost.len(), "{} are lost", lost.len());
+    assert!(kept.iter().all(|sum| *sum == Some(1)), "{kept:?}");
 }

@@ -14,23 +14,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Returns the path of the manifest.
-fn manifest(fs: &Arc<SimFs>) -> PathBuf {
+pub fn manifest(fs: &Arc<SimFs>) -> PathBuf {
     let entries = fs.list(Path::new(DIR)).expect("a store is there");
     let names = entries.into_iter().map(|e| e.name);
     let newest = names.filter(|n| n.starts_with("MANIFEST")).max();
     Path::new(DIR).join(newest.expect("a store has a manifest"))
 }
 
-/// Cuts a file to its first `len` bytes.
-fn cut(fs: &Arc<SimFs>, path: &Path, len: usize) {
+/// Changes the bytes of a file.
+pub fn rewrite(fs: &Arc<SimFs>, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let file = fs.open(path).expect("it is there");
-    let bytes = file.read(0, len).expect("a sound disk");
+    let len = usize::try_from(file.len()).expect("a small file");
+    let mut bytes = file.read(0, len).expect("a sound disk").to_vec();
+    change(&mut bytes);
     fs.remove(path).expect("it is there");
     let file = fs.create(path).expect("the name is free");
     file.append(&[IoSlice::new(&bytes)], Intent::Lazy)
         .expect("a sound disk");
     file.sync_all().expect("a sound disk");
     fs.sync_metadata(Path::new(DIR)).expect("a sound disk");
+}
+
+/// Cuts a file to its first `len` bytes.
+pub fn cut(fs: &Arc<SimFs>, path: &Path, len: usize) {
+    rewrite(fs, path, |bytes| bytes.truncate(len));
 }
 
 /// Counts of what the campaign really did.

@@ -6,6 +6,7 @@ use crate::compaction::ranges::{RangeDelFilter, TombstoneCutter};
 use crate::compaction::table_options;
 use crate::compaction::visibility::Stripes;
 use crate::db::integrity::check;
+use crate::db::integrity::manifest_salvage::raise;
 use crate::db::integrity::report::{KeyRange, Loss};
 use crate::db::integrity::walk::is_missing;
 use crate::db::store_files::StoreFile;
@@ -32,6 +33,7 @@ struct DamagedTable {
     name: String,
     path: PathBuf,
     family_id: u32,
+    /// The family, with the flush flag that the table names if that is later.
     family: CatalogFamily,
     level: u32,
     /// The table's description in the manifest, if an edit names the table.
@@ -134,11 +136,15 @@ impl Repair<'_> {
         number: u64,
         meta: Option<Arc<TableMeta>>,
     ) -> Result<()> {
+        let mut family = self.learned.family(family_id, self.options).clone();
+        if let Some(flag) = self.learned.table_flags.get(&number) {
+            raise(&mut family.flush_flag, *flag);
+        }
         let table = DamagedTable {
             name: table_name(number),
             path: self.tables.path(number),
             family_id,
-            family: self.learned.family(family_id, self.options).clone(),
+            family,
             level,
             meta,
         };
@@ -216,6 +222,9 @@ impl Repair<'_> {
             }
             let meta = b.finish()?;
             self.replacement.insert(table.name.clone(), new_number);
+            if let Some(flag) = table.family.flush_flag {
+                self.learned.table_flags.insert(new_number, flag);
+            }
             self.new_table(AddTable {
                 family: table.family_id,
                 level: table.level,
