@@ -62,7 +62,7 @@ pub use iter::TransactionIter;
 #[doc(hidden)]
 pub use lock_table::LOCK_ORDER;
 pub use options::{
-    Concurrency, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, TransactionDbOptions,
+    Concurrency, KeyCheck, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, TransactionDbOptions,
     TransactionOptions,
 };
 pub use prepared::PreparedTransaction;

@@ -91,6 +91,19 @@ pub enum Concurrency {
     Pessimistic,
 }
 
+/// What a commit does about a key of [`crate::Transaction::check_key`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyCheck {
+    /// The key is written: it is locked exclusively, and must be unchanged since the snapshot.
+    Write,
+    /// The key was read: it is locked in common with other readers, and must be unchanged since the
+    /// snapshot.
+    Read,
+    /// The key is locked in common with other readers. The owner checks what it has to check once
+    /// the transaction is prepared.
+    Lock,
+}
+
 /// Settings of a transaction.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

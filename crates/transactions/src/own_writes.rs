@@ -83,6 +83,8 @@ impl OwnWrite {
 pub struct KeyState {
     /// The key was read for update, so it stays when its write is undone.
     pub is_read: bool,
+    /// The commit locks the key against other readers, too, although there is no write.
+    pub is_exclusive: bool,
     /// Sequence number after which no entry of the key may be, at the commit.
     pub since: SeqNo,
     pub write: Option<OwnWrite>,
@@ -187,6 +189,7 @@ impl OwnWrites {
             });
         let state = KeyState {
             is_read: false,
+            is_exclusive: false,
             since,
             write: None,
         };
@@ -205,6 +208,18 @@ impl OwnWrites {
     pub fn mark_read(&mut self, family: &Family, key: &[u8]) {
         self.state(family.id(), &FamilyKeyRef::new(family, key))
             .is_read = true;
+    }
+
+    /// Notes that a key is written by the transaction's owner: the commit locks it exclusively, and
+    /// it must be unchanged after `since`. The key stays when writes are undone.
+    pub fn mark_checked(&mut self, family: &Family, key: &[u8], since: SeqNo, is_exclusive: bool) {
+        if self.get(family, key).is_none() {
+            self.add(family, key, since);
+        }
+        let state = self.state(family.id(), &FamilyKeyRef::new(family, key));
+        state.is_read = true;
+        state.is_exclusive |= is_exclusive;
+        state.since = state.since.min(since);
     }
 
     fn push_undo(&mut self, family: &Family, key: &[u8], undo: Undo) {

@@ -3,7 +3,7 @@
 use crate::context::TransactionContext;
 use crate::iter::TransactionIter;
 use crate::lock_table::{LockCall, LockMode};
-use crate::options::{Concurrency, MAX_TRANSACTION_KEYS, TransactionOptions};
+use crate::options::{Concurrency, KeyCheck, MAX_TRANSACTION_KEYS, TransactionOptions};
 use crate::own_writes::{Base, OwnWrites};
 use crate::wait_graph::TransactionId;
 use basalt_env::{MemoryKind, Reservation};
@@ -11,9 +11,9 @@ use basalt_fs::{Bytes, Error, ErrorKind, Result};
 use basalt_kv::WriteBatch;
 use basalt_kv::batch::check_lens;
 use basalt_kv::family::Family;
-use basalt_kv::key::{SeqNo, readable_key};
+use basalt_kv::key::{MAX_SEQ, SeqNo, readable_key};
 use basalt_kv::snapshot::Snapshot;
-use basalt_lsm::db::{Precondition, ValueWithExpiry};
+use basalt_lsm::db::{MAX_PRECONDITIONS, Precondition, ValueWithExpiry};
 use basalt_lsm::{Db, ReadOptions, WriteOptions};
 use std::sync::Arc;
 use std::time::Duration;
@@ -545,10 +545,41 @@ impl Transaction {
         } else if !self.context.options.check_unlocked_writes {
             return Ok(());
         }
-        let (nothing, unsynced) = (WriteBatch::new(), WriteOptions::UNSYNCED);
-        let db = &self.context.db;
-        db.write_if(nothing, &self.unchanged(), &unsynced)
-            .map(|_| ())
+        // The locks are held, so the keys may be checked in several steps.
+        for keys in self.unchanged().chunks(MAX_PRECONDITIONS) {
+            let nothing = WriteBatch::new();
+            let db = &self.context.db;
+            db.write_if(nothing, keys, &WriteOptions::UNSYNCED)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a key that the commit locks and checks, although the transaction has no write to it.
+    /// This is for layers above that make the batch of a [`crate::PreparedTransaction`] themselves,
+    /// from the same keys. The number of such keys is bounded by
+    /// [`crate::TransactionDbOptions::max_locks`] alone.
+    ///
+    /// Errors: `InvalidArgument` for a pessimistic transaction, a family of another store, or a key
+    /// that is too long.
+    pub fn check_key(&mut self, family: &Family, key: &[u8], check: KeyCheck) -> Result<()> {
+        check_lens(key.len(), 0)?;
+        self.check_family(family)?;
+        let snapshot = match (self.concurrency, &self.snapshot) {
+            (Concurrency::Optimistic, Some(snapshot)) => snapshot.seq(),
+            _ => {
+                return Err(Error::invalid(
+                    "a pessimistic transaction locks its keys when it reads or writes them: call get_for_update",
+                ));
+            }
+        };
+        let (since, is_exclusive) = match check {
+            KeyCheck::Write => (snapshot, true),
+            KeyCheck::Read => (snapshot, false),
+            KeyCheck::Lock => (MAX_SEQ, false),
+        };
+        self.own.mark_checked(family, key, since, is_exclusive);
+        self.memory.resize(self.own.bytes());
+        Ok(())
     }
 
     /// Returns the store.
@@ -583,10 +614,12 @@ impl Transaction {
     /// Returns the preconditions of the commit.
     fn unchanged(&self) -> Vec<Precondition<'_>> {
         let keys = self.own.all();
-        keys.map(|(family, key, state)| {
-            Precondition::unchanged(family, key.user_key(), state.since)
-        })
-        .collect()
+        let checked = keys.filter(|(.., state)| state.since != MAX_SEQ);
+        checked
+            .map(|(family, key, state)| {
+                Precondition::unchanged(family, key.user_key(), state.since)
+            })
+            .collect()
     }
 
     /// Locks all keys of an optimistic transaction, in their order, so that two such transactions
@@ -598,9 +631,9 @@ impl Transaction {
                 id: self.id,
                 family,
                 key: key.user_key(),
-                mode: match state.write {
-                    Some(_) => LockMode::Exclusive,
-                    None => LockMode::Shared,
+                mode: match state.write.is_some() || state.is_exclusive {
+                    true => LockMode::Exclusive,
+                    false => LockMode::Shared,
                 },
                 timeout: self.lock_timeout,
             };

@@ -126,3 +126,57 @@ fn a_prepared_transaction_that_is_dropped_is_rolled_back() {
         assert!(e.to_string().contains("passive"), "{e}");
     }
 }
+
+/// Keys that another layer writes are locked and checked, although the transaction has no write.
+#[test]
+fn keys_of_another_layer_are_checked() {
+    use basalt_transactions::KeyCheck;
+    let (db, transactions) = open(false);
+    let family = db.default_family();
+    let apply = |key: &[u8]| {
+        let tsn = db.persistence_points().expect("sound").applied + 1;
+        let mut batch = basalt_kv::WriteBatch::new();
+        batch.put(&family, key, b"x").expect("a short key");
+        db.write_at(tsn, batch).expect("the next transaction");
+    };
+    for check in [KeyCheck::Write, KeyCheck::Read, KeyCheck::Lock] {
+        let mut old = begin(&transactions, Concurrency::Optimistic);
+        old.check_key(&family, b"a", check).expect("a short key");
+        apply(b"a");
+        let prepared = old.prepare();
+        // A key that is locked alone may have changed.
+        match check {
+            KeyCheck::Lock => {
+                let prepared = prepared.expect("it is not checked");
+                assert!(prepared.batch().is_empty());
+            }
+            KeyCheck::Write | KeyCheck::Read => {
+                let e = refused(prepared.map(|_| ()));
+                assert_eq!(e.kind(), ErrorKind::Conflict, "{check:?}: {e}");
+            }
+        }
+    }
+    // A key that is written is taken; readers of a key have it together.
+    let holder = |check| {
+        let mut transaction = begin(&transactions, Concurrency::Optimistic);
+        transaction
+            .check_key(&family, b"b", check)
+            .expect("a short key");
+        transaction.prepare()
+    };
+    for (first, second, together) in [
+        (KeyCheck::Write, KeyCheck::Write, false),
+        (KeyCheck::Write, KeyCheck::Lock, false),
+        (KeyCheck::Read, KeyCheck::Write, false),
+        (KeyCheck::Read, KeyCheck::Lock, true),
+        (KeyCheck::Lock, KeyCheck::Lock, true),
+    ] {
+        let held = holder(first).expect("the key is free");
+        let other = holder(second);
+        assert_eq!(other.is_ok(), together, "{first:?} and {second:?}");
+        drop(held);
+    }
+    let mut pessimistic = begin(&transactions, Concurrency::Pessimistic);
+    let e = refused(pessimistic.check_key(&family, b"b", KeyCheck::Read));
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+}
