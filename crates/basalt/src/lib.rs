@@ -191,6 +191,7 @@ pub use basalt_lsm::options::{
     LogMode, Options, OwnerLog, PassiveOptions, ReadOptions, TreeOptions, WriteOptions,
 };
 pub use basalt_lsm::version::{FlushFlag, Tsn};
+pub use basalt_store::ReplayRecord;
 
 /// Merge operators that come with the engine.
 pub mod merge {
@@ -202,8 +203,9 @@ pub use basalt_store::{
     Store, StoreCheckpointReport, StoreOptions, StoreRepairReport, StoreStats, StoreVerifyReport,
 };
 pub use basalt_transactions::{
-    Concurrency, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, PreparedTransaction, Transaction,
-    TransactionDb, TransactionDbOptions, TransactionIter, TransactionOptions, TransactionStats,
+    Concurrency, KeyCheck, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_KEYS, PreparedTransaction,
+    Transaction, TransactionDb, TransactionDbOptions, TransactionIter, TransactionOptions,
+    TransactionStats,
 };
 
 /// LavaLog: logical logs, beside the tables of a [`Store`] or in a store of their own.

@@ -44,6 +44,14 @@ impl Engine {
         Snapshot::new(seq, self.ctx.jobs.number(), self.tree.snapshots().clone())
     }
 
+    /// Returns a snapshot of the entries up to a sequence number, for a store that is being opened:
+    /// no compaction has dropped older versions.
+    pub fn snapshot_at(&self, seq: SeqNo) -> Snapshot {
+        let mut live = self.tree.snapshots().lock();
+        *live.entry(seq).or_default() += 1;
+        Snapshot::new(seq, self.ctx.jobs.number(), self.tree.snapshots().clone())
+    }
+
     /// Takes a snapshot of a store that has families in pages; `None` if it has none. Entries in
     /// pages have no sequence number, so the snapshot keeps the view of its moment.
     fn snapshot_of_pages(&self) -> Option<Snapshot> {

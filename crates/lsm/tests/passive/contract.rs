@@ -781,3 +781,42 @@ fn memory_that_a_reader_holds_stays_in_the_account() {
         booked()
     );
 }
+
+#[test]
+fn what_is_persisted_of_a_family_is_read_before_the_replay() {
+    let disk = disk();
+    let (db, _) = uneven(&disk);
+    let points = db.persistence_points().expect("it is passive");
+    let point = |name: &str| {
+        let found = points.families.iter().find(|f| f.family == name);
+        found.expect("the test made it").flag.tsn
+    };
+    assert!(point("default") > 1 && point("cold") < 1, "{points:?}");
+    db.abandon();
+    let env = Env::for_tests(disk.kill(), 2);
+    let mut run = open(&env);
+    let count = |run: &Replay, name: &str| {
+        let family = run.family(name).expect("the test made it");
+        run.iter_persisted(&family).map(|mut iter| {
+            iter.seek_to_first().expect("sound");
+            let mut n = 0;
+            while iter.valid() {
+                n += 1;
+                iter.next().expect("sound");
+            }
+            n
+        })
+    };
+    // The family `default` is ahead of the family `cold`, which has nothing on the device.
+    assert_eq!(count(&run, "default").expect("nothing is replayed"), 100);
+    assert_eq!(count(&run, "cold").expect("nothing is replayed"), 0);
+    let family = run.family("cold").expect("the test made it");
+    let mut one = WriteBatch::new();
+    one.put(&family, b"0", b"v").expect("a short key");
+    run.replay(1, one).expect("the next");
+    refusal(
+        count(&run, "cold"),
+        ErrorKind::InvalidArgument,
+        &["\"cold\"", "before the replay begins"],
+    );
+}

@@ -6,12 +6,13 @@
 //! its transaction had, so the replay notices a log that is not the one it was.
 
 use super::apply_at::LoggedTransaction;
+use crate::db::Iter;
 use crate::db::ingest::{Prepared, TableWriter};
 use crate::db::log_position::{Logged, PassivePosition};
 use crate::db::open;
 use crate::db::persistence::{PersistencePoints, pinned_limit};
 use crate::db::store::Db;
-use crate::options::{FamilyOptions, Options};
+use crate::options::{FamilyOptions, Options, ReadOptions};
 use crate::version::{EngineKind, FlushFlag, Tsn};
 use basalt_env::Env;
 use basalt_fs::{Error, ErrorKind, Reach, Result};
@@ -134,6 +135,25 @@ impl Replay {
             store,
             ..FamilyConfig::detached(MAX_FAMILY)
         })
+    }
+
+    /// Returns a cursor over what is persisted of a family: its entries as of its own point. Other
+    /// families may be as of other transactions. An owner that keeps its catalog in a family reads
+    /// the catalog so before it replays its log.
+    ///
+    /// Errors: `InvalidArgument` after the first transaction was replayed, and for a family that
+    /// was not there when the store was opened; else those of [`Db::iter`].
+    pub fn iter_persisted(&self, family: &Family) -> Result<Iter> {
+        let flag = self.flags.get(&family.id()).filter(|_| !self.begun);
+        let flag = flag.ok_or_else(|| {
+            Error::invalid(format!(
+                "what is persisted of family {:?} is read before the replay begins",
+                family.name()
+            ))
+        })?;
+        let snapshot = self.db.engine().snapshot_at(flag.last_seq);
+        self.db
+            .iter(family, &ReadOptions::default().snapshot(Some(snapshot)))
     }
 
     /// Records that the store has another engine, as [`Db::add_engine`] does.
