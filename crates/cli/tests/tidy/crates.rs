@@ -53,8 +53,15 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("server", &["basalt"]),
     // The example of `bench` that times parts of the engine names them.
     ("bench", &["kv", "table", "lsm", "log", "basalt"]),
+    ("sql", &["kv", "basalt"]),
+    ("postgres", &["basalt", "sql"]),
     // The command `blob` reads blob files without their store, and `log` stores of logs.
-    ("cli", &["blob", "log", "basalt", "server", "bench"]),
+    (
+        "cli",
+        &[
+            "blob", "log", "basalt", "server", "sql", "postgres", "bench",
+        ],
+    ),
 ];
 
 /// The crate of simulated disks and injected faults. No binary contains it. Other crates depend on

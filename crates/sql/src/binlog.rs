@@ -1,0 +1,281 @@
+//! The binlog as its readers see it: change data capture.
+
+use crate::catalog::{ColumnDef, TableDef};
+use crate::error::{SqlError, SqlResult};
+use crate::history::SchemaHistory;
+use crate::keys::{KeyPart, decode_columns};
+use crate::record::{self, RecordBody};
+use crate::storage::BINLOG;
+use crate::translate::row_values;
+use crate::types::SqlType;
+use crate::value::Value;
+use basalt::env::Env;
+use basalt::log::{Log, LogEngineOptions, LogIter};
+use basalt::{Bytes, Options, ReadOptions, Store, StoreOptions, Tsn};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A transaction, as the binlog has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BinlogRecord {
+    /// Number of the transaction.
+    pub tsn: Tsn,
+    /// Time of the commit, in ms since 1970.
+    pub commit_ms: u64,
+    /// What the transaction did.
+    pub kind: BinlogKind,
+}
+
+/// What a transaction did.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BinlogKind {
+    /// It changed rows.
+    Transaction(Vec<RowChange>),
+    /// It changed definitions. The statement is empty for a step of a statement whose last step
+    /// comes later.
+    Ddl {
+        /// The statement.
+        statement: String,
+    },
+    /// It took values of a sequence.
+    Sequence {
+        /// Name of the sequence, if the catalog still has it.
+        sequence: Option<String>,
+        /// The next value that is not taken; `None` if there is none.
+        next: Option<i64>,
+    },
+    /// It added entries to an index that was being built.
+    Backfill {
+        /// Name of the table, if the catalog still has it.
+        table: Option<String>,
+        /// Number of entries.
+        entries: u64,
+    },
+}
+
+/// What happened to a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowOperation {
+    /// The row is new.
+    Insert,
+    /// The row was replaced.
+    Update,
+    /// The row was deleted.
+    Delete,
+}
+
+/// A change of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowChange {
+    /// Name of the table, as of the transaction.
+    pub table: String,
+    /// What happened.
+    pub operation: RowOperation,
+    /// Names and types of the columns, as of the transaction.
+    pub columns: Vec<(String, SqlType)>,
+    /// Names and values of the primary key. A table without one has a row number.
+    pub key: Vec<(String, Value)>,
+    /// The row before, if it was there: a value for each column.
+    pub before: Option<Vec<Value>>,
+    /// The row after, if it is there: a value for each column.
+    pub after: Option<Vec<Value>>,
+}
+
+/// Reads the binlog of a database, from one transaction on.
+pub struct BinlogReader {
+    iter: LogIter,
+    log: Log,
+    history: SchemaHistory,
+    /// The store of a database that is not open, which the reader has opened.
+    _store: Option<Store>,
+}
+
+impl BinlogReader {
+    pub(crate) fn new(log: Log, history: SchemaHistory, from: Tsn) -> SqlResult<BinlogReader> {
+        check_first(&log, from)?;
+        Ok(BinlogReader {
+            iter: log.iter(from),
+            log,
+            history,
+            _store: None,
+        })
+    }
+
+    /// Opens the binlog of a database that no process has open, for reading from its oldest
+    /// transaction on.
+    ///
+    /// Errors: those of opening the store.
+    pub fn open(env: &Env, dir: impl AsRef<Path>) -> SqlResult<BinlogReader> {
+        let options = StoreOptions::default()
+            .tables(Options::default())
+            .logs(LogEngineOptions::default());
+        let store = Store::open_read_only(env, dir, options)?;
+        let log = store.logs()?.log(BINLOG)?;
+        let mut history = SchemaHistory::default();
+        let family = store.db().default_family();
+        let mut iter = store.db().iter(&family, &ReadOptions::default())?;
+        iter.seek_to_first()?;
+        while iter.valid() {
+            history.add_entry(iter.key(), iter.value())?;
+            iter.next()?;
+        }
+        drop(iter);
+        let from = log.trimmed().unwrap_or(0) + 1;
+        let mut reader = BinlogReader::new(log, history, from)?;
+        reader._store = Some(store);
+        Ok(reader)
+    }
+
+    /// Returns the newest transaction that the binlog has, 0 if it has none.
+    pub fn last(&self) -> Tsn {
+        self.log.last().or(self.log.trimmed()).unwrap_or(0)
+    }
+
+    /// Returns the encoded records from a transaction on.
+    ///
+    /// Errors: 55000 if the transaction was trimmed.
+    pub(crate) fn records(&self, from: Tsn) -> SqlResult<LogIter> {
+        check_first(&self.log, from)?;
+        Ok(self.log.iter(from))
+    }
+
+    /// Returns the encoded record of a transaction, if the binlog has it.
+    ///
+    /// Errors: those of a read.
+    pub(crate) fn record(&self, tsn: Tsn) -> SqlResult<Option<Bytes>> {
+        Ok(self.log.read(tsn)?)
+    }
+
+    /// Moves to a transaction.
+    ///
+    /// Errors: 55000 if the transaction was trimmed.
+    pub fn seek(&mut self, from: Tsn) -> SqlResult<()> {
+        check_first(&self.log, from)?;
+        self.iter.seek(from);
+        Ok(())
+    }
+
+    /// Returns the oldest transaction that the binlog has.
+    pub fn first(&self) -> Tsn {
+        self.log.trimmed().unwrap_or(0) + 1
+    }
+
+    /// Returns the next transaction; `None` if none comes within `timeout`.
+    ///
+    /// Errors: XX001 for a damaged record; those of a read.
+    pub fn next(&mut self, timeout: Duration) -> SqlResult<Option<BinlogRecord>> {
+        let next = match timeout.is_zero() {
+            true => self.iter.next().transpose()?,
+            false => self.iter.next_timeout(timeout)?,
+        };
+        let Some((tsn, bytes)) = next else {
+            return Ok(None);
+        };
+        let record = record::BinlogRecord::decode(&bytes)?;
+        let kind = match record.body {
+            RecordBody::Transaction(tables) => {
+                let mut changes = Vec::new();
+                for events in &tables {
+                    let table = self.history.table(events.table, tsn).cloned();
+                    let table = table.ok_or_else(|| {
+                        SqlError::new(
+                            crate::error::SqlState::DATA_CORRUPTED,
+                            format!("transaction {tsn} changes table {}, which the catalog does not have", events.table),
+                        )
+                    })?;
+                    let parts = KeyPart::of_primary_key(&table);
+                    for event in &events.events {
+                        changes.push(row_change(&table, &parts, event)?);
+                    }
+                }
+                BinlogKind::Transaction(changes)
+            }
+            RecordBody::Ddl {
+                statement, changes, ..
+            } => {
+                self.history.apply(tsn, &changes);
+                BinlogKind::Ddl { statement }
+            }
+            RecordBody::Sequence { id, next } => BinlogKind::Sequence {
+                sequence: self.history.object(id, tsn).map(|o| o.name().to_owned()),
+                next,
+            },
+            RecordBody::Backfill { table, entries, .. } => BinlogKind::Backfill {
+                table: self.history.table(table, tsn).map(|t| t.name.clone()),
+                entries: entries.len() as u64,
+            },
+        };
+        Ok(Some(BinlogRecord {
+            tsn,
+            commit_ms: record.commit_ms,
+            kind,
+        }))
+    }
+}
+
+fn check_first(log: &Log, from: Tsn) -> SqlResult<()> {
+    let trimmed = log.trimmed().unwrap_or(0);
+    if from <= trimmed {
+        return Err(SqlError::new(
+            crate::error::SqlState::OBJECT_NOT_IN_STATE,
+            format!(
+                "the binlog begins with transaction {}, and {from} was asked for",
+                trimmed + 1
+            ),
+        )
+        .with_hint("read from there, or raise binlog_retention_bytes to keep more"));
+    }
+    Ok(())
+}
+
+fn row_change(
+    table: &Arc<TableDef>,
+    parts: &[KeyPart],
+    event: &record::RowEvent,
+) -> SqlResult<RowChange> {
+    let visible: Vec<(u16, &ColumnDef)> = table.visible().collect();
+    let shown = |values: Vec<Value>| -> Vec<Value> {
+        let shown = visible
+            .iter()
+            .map(|(at, _)| values[usize::from(*at)].clone());
+        shown.collect()
+    };
+    let (operation, before, after) = match &event.change {
+        record::RowChange::Insert(after) => {
+            (RowOperation::Insert, None, Some(row_values(table, after)?))
+        }
+        record::RowChange::Delete(before) => {
+            (RowOperation::Delete, Some(row_values(table, before)?), None)
+        }
+        record::RowChange::Update { after, before } => {
+            let after = row_values(table, after)?;
+            let mut old = after.clone();
+            for (column, value) in before {
+                if let Some(old) = old.get_mut(usize::from(*column)) {
+                    *old = value.clone();
+                }
+            }
+            (RowOperation::Update, Some(old), Some(after))
+        }
+    };
+    let mut key = Vec::new();
+    decode_columns(&event.key, parts, &mut key)?;
+    let names = parts
+        .iter()
+        .map(|part| match table.columns.get(usize::from(part.column)) {
+            Some(column) => column.name.clone(),
+            None => "row number".to_owned(),
+        });
+    Ok(RowChange {
+        table: table.name.clone(),
+        operation,
+        columns: visible
+            .iter()
+            .map(|(_, c)| (c.name.clone(), c.ty))
+            .collect(),
+        key: names.zip(key).collect(),
+        before: before.map(shown),
+        after: after.map(shown),
+    })
+}

@@ -1,0 +1,325 @@
+//! [`Committer`]: the order of commits, and group commit.
+//!
+//! Transactions that wait together become one group: their records are appended to the binlog in
+//! one write with one sync, and their items go to the store in one call. Two stages, each with a
+//! lock, keep the order: while one group is applied, the next one is written to the binlog.
+
+use crate::error::{SqlError, SqlResult, SqlState};
+use crate::retention::Retention;
+use basalt::env::sync::{Condvar, Mutex};
+use basalt::log::{Log, LogBatch, LogEngine};
+use basalt::{Db, Error, Logged, Tsn, WriteBatch, WriteOptions};
+use std::sync::Arc;
+
+/// Makes the items of a transaction that depend on its number. It runs once the record is in the
+/// binlog, and no other commit runs meanwhile in the store.
+pub type LateItems = Box<dyn FnOnce(Tsn) -> basalt::Result<WriteBatch> + Send>;
+
+/// The items of a transaction.
+pub enum Items {
+    /// They are known.
+    Ready(WriteBatch),
+    /// They are made when the record is in the binlog.
+    Late(LateItems),
+}
+
+/// How the store keeps what it has of the binlog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorageLog {
+    /// The store is passive: the binlog is the only log.
+    None,
+    /// The store has a log of its own, synced at each commit or not. This is what databases do
+    /// without passive stores, and is there to be compared with.
+    Own {
+        /// The store syncs its log at each commit.
+        synced: bool,
+    },
+}
+
+/// Orders commits and carries them out.
+pub struct Committer {
+    db: Db,
+    logs: LogEngine,
+    log: Log,
+    storage_log: StorageLog,
+    waiting: Mutex<Waiting>,
+    log_stage: Mutex<LogStage>,
+    apply_stage: Mutex<ApplyStage>,
+    retention: Mutex<Retention>,
+}
+
+/// Transactions that no leader has taken.
+#[derive(Default)]
+struct Waiting {
+    slots: Vec<Arc<Slot>>,
+    /// A leader is on its way to the log stage or in it. It names the next one when it leaves.
+    has_leader: bool,
+}
+
+struct LogStage {
+    next: Tsn,
+    /// Why no transaction is taken any more.
+    failed: Option<SqlError>,
+}
+
+struct ApplyStage {
+    failed: Option<SqlError>,
+}
+
+/// A transaction on its way.
+struct Slot {
+    state: Mutex<SlotState>,
+    done: Condvar,
+}
+
+struct SlotState {
+    request: Option<Request>,
+    result: Option<SqlResult<Tsn>>,
+    /// The thread of this slot leads the next group.
+    leads: bool,
+}
+
+struct Request {
+    record: Vec<u8>,
+    items: Items,
+    synced: bool,
+}
+
+impl Slot {
+    fn finish(&self, result: SqlResult<Tsn>) {
+        self.state.lock().result = Some(result);
+        self.done.notify_all();
+    }
+}
+
+/// A transaction whose record is in the binlog.
+struct InLog {
+    tsn: Tsn,
+    bytes: u64,
+    items: Items,
+    slot: Arc<Slot>,
+}
+
+impl Committer {
+    /// Returns a committer whose next transaction is `next`. Readers of the binlog keep `retained`
+    /// bytes of it.
+    pub fn new(
+        db: Db,
+        logs: LogEngine,
+        log: Log,
+        storage_log: StorageLog,
+        next: Tsn,
+        retained: u64,
+    ) -> Committer {
+        let trimmed = log.trimmed().unwrap_or(0);
+        let retention = Retention::new(retained, log.bytes(), next - 1, trimmed);
+        Committer {
+            retention: Mutex::new(retention),
+            db,
+            logs,
+            log,
+            storage_log,
+            waiting: Mutex::default(),
+            log_stage: Mutex::new(LogStage { next, failed: None }),
+            apply_stage: Mutex::new(ApplyStage { failed: None }),
+        }
+    }
+
+    /// Commits a transaction: its record is in the binlog, durable if `synced`, and its items are
+    /// visible when the call returns. Returns its number.
+    ///
+    /// Errors: those of the binlog and of the store. If the record is in the binlog and the items
+    /// are not in the store, no later transaction is taken: the next opening replays the record.
+    pub fn commit(&self, record: Vec<u8>, items: Items, synced: bool) -> SqlResult<Tsn> {
+        let request = Request {
+            record,
+            items,
+            synced,
+        };
+        let slot = Arc::new(Slot {
+            state: Mutex::new(SlotState {
+                request: Some(request),
+                result: None,
+                leads: false,
+            }),
+            done: Condvar::new(),
+        });
+        let mut waiting = self.waiting.lock();
+        waiting.slots.push(slot.clone());
+        let has_leader = std::mem::replace(&mut waiting.has_leader, true);
+        drop(waiting);
+        if !has_leader {
+            self.lead();
+        }
+        // A follower waits at its slot and not at the stage: there it would wait for the sync of a
+        // group that it is not in.
+        let mut state = slot.state.lock();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            if std::mem::take(&mut state.leads) {
+                drop(state);
+                self.lead();
+                state = slot.state.lock();
+                continue;
+            }
+            slot.done.wait(&mut state);
+        }
+    }
+
+    /// Lets the first waiting transaction lead the next group.
+    fn name_leader(&self) {
+        let mut waiting = self.waiting.lock();
+        match waiting.slots.first() {
+            Some(next) => {
+                next.state.lock().leads = true;
+                next.done.notify_all();
+            }
+            None => waiting.has_leader = false,
+        }
+    }
+
+    /// Carries out a group of all waiting transactions, as its leader.
+    fn lead(&self) {
+        let mut stage = self.log_stage.lock();
+        let group = std::mem::take(&mut self.waiting.lock().slots);
+        if let Some(e) = &stage.failed {
+            self.name_leader();
+            group.iter().for_each(|slot| slot.finish(Err(e.clone())));
+            return;
+        }
+        let in_log = match self.append(&mut stage, &group) {
+            Ok(in_log) => in_log,
+            Err(e) => {
+                self.name_leader();
+                let e = SqlError::from(e);
+                group.iter().for_each(|slot| slot.finish(Err(e.clone())));
+                return;
+            }
+        };
+        let bytes = in_log.iter().map(|one| one.bytes).sum();
+        let last = stage.next - 1;
+        let mut apply = self.apply_stage.lock();
+        drop(stage);
+        self.name_leader();
+        if let Err(e) = self.apply(&mut apply, in_log) {
+            drop(apply);
+            self.log_stage.lock().failed = Some(e.clone());
+            group.iter().for_each(|slot| slot.finish(Err(e.clone())));
+            return;
+        }
+        drop(apply);
+        self.trim(last, bytes);
+    }
+
+    /// Trims the binlog, as far as the store and the readers of the binlog let it. The commits are
+    /// over: if the trim fails, a later one does its work.
+    fn trim(&self, last: Tsn, bytes: u64) {
+        let mut retention = self.retention.lock();
+        let Some(readers) = retention.append(last, bytes) else {
+            return;
+        };
+        let persisted = match self.storage_log {
+            StorageLog::None => self.db.persistence_points().map(|points| points.global),
+            StorageLog::Own { .. } => self.db.sync().map(|()| readers),
+        };
+        if let Ok(persisted) = persisted
+            && let up_to = persisted.min(readers)
+            && self.log.trim(up_to, &WriteOptions::UNSYNCED).is_ok()
+        {
+            retention.trim(up_to);
+        }
+    }
+
+    fn append(&self, stage: &mut LogStage, group: &[Arc<Slot>]) -> basalt::Result<Vec<InLog>> {
+        let mut batch = LogBatch::new();
+        let mut in_log = Vec::with_capacity(group.len());
+        let mut synced = false;
+        let mut tsn = stage.next;
+        for slot in group {
+            let request = slot.state.lock().request.take();
+            let request = request.expect("a slot is taken by one leader");
+            batch.append(&self.log, tsn, &request.record)?;
+            synced |= request.synced;
+            in_log.push(InLog {
+                tsn,
+                bytes: request.record.len() as u64,
+                items: request.items,
+                slot: slot.clone(),
+            });
+            tsn += 1;
+        }
+        let written = self.logs.write(batch, &WriteOptions::synced(synced));
+        written.map_err(|e| e.context("writing the binlog"))?;
+        stage.next = tsn;
+        Ok(in_log)
+    }
+
+    fn apply(&self, stage: &mut ApplyStage, in_log: Vec<InLog>) -> SqlResult<()> {
+        if let Some(e) = &stage.failed {
+            return Err(e.clone());
+        }
+        let mut group = Vec::with_capacity(in_log.len());
+        let mut slots = Vec::with_capacity(in_log.len());
+        let applied = in_log.into_iter().try_for_each(|one| {
+            let items = match one.items {
+                Items::Ready(items) => items,
+                Items::Late(make) => {
+                    // What it needs of the store must be there, and its families are new.
+                    self.write(&mut group)?;
+                    make(one.tsn)?
+                }
+            };
+            group.push((Logged::at(one.tsn).bytes(one.bytes), items));
+            slots.push((one.slot, one.tsn));
+            Ok(())
+        });
+        match applied.and_then(|()| self.write(&mut group)) {
+            Ok(()) => {
+                slots
+                    .into_iter()
+                    .for_each(|(slot, tsn)| slot.finish(Ok(tsn)));
+                Ok(())
+            }
+            Err(e) => {
+                let e = not_applied(&e);
+                stage.failed = Some(e.clone());
+                Err(e)
+            }
+        }
+    }
+
+    fn write(&self, group: &mut Vec<(Logged, WriteBatch)>) -> basalt::Result<()> {
+        if group.is_empty() {
+            return Ok(());
+        }
+        match self.storage_log {
+            StorageLog::None => self.db.write_group_at(group).map(|_| ()),
+            StorageLog::Own { synced } => {
+                for (_, batch) in group.drain(..) {
+                    self.db.write(batch, &WriteOptions::synced(synced))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the last transaction in the binlog.
+    pub fn last(&self) -> Tsn {
+        self.log_stage.lock().next - 1
+    }
+
+    /// Returns the binlog.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+}
+
+fn not_applied(e: &Error) -> SqlError {
+    SqlError::new(
+        SqlState::IO_ERROR,
+        format!("the transaction is in the binlog, and the store failed to apply it: {e}"),
+    )
+    .with_hint("the database takes no further transaction; close it and open it again, which applies what is in the binlog")
+}

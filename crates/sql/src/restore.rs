@@ -1,0 +1,189 @@
+//! Point-in-time restore: a checkpoint, and the transactions of a binlog behind it.
+
+use crate::binlog::BinlogReader;
+use crate::database::Database;
+use crate::error::{SqlError, SqlResult, SqlState};
+use crate::options::DatabaseOptions;
+use crate::record::BinlogRecord;
+use crate::storage::BINLOG;
+use basalt::env::{Env, file_copy};
+use basalt::log::{LogEngine, LogEngineOptions, WriteOptions};
+use basalt::{Store, Tsn};
+use std::path::{Path, PathBuf};
+
+/// Records that are appended between two syncs.
+const UNSYNCED_RECORDS: u64 = 1024;
+
+/// Up to where a database is restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestoreTarget {
+    /// Up to the end of the binlog.
+    Latest,
+    /// Up to and with this transaction.
+    Tsn(Tsn),
+    /// Up to the last transaction that was committed at or before this time, in ms since 1970.
+    TimeMs(u64),
+}
+
+/// What is restored, and where.
+#[derive(Debug, Clone)]
+pub struct RestoreOptions {
+    /// Directory of the checkpoint.
+    pub checkpoint: PathBuf,
+    /// Directory of a database that has the binlog; no process has it open.
+    pub binlog: PathBuf,
+    /// Up to where.
+    pub target: RestoreTarget,
+    /// Directory of the new database, which does not exist.
+    pub into: PathBuf,
+}
+
+/// What a restore has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestoreReport {
+    /// The last transaction of the checkpoint.
+    pub checkpoint_tsn: Tsn,
+    /// The last transaction of the new database.
+    pub tsn: Tsn,
+    /// Time of that transaction's commit, in ms since 1970, if it is behind the checkpoint.
+    pub commit_ms: Option<u64>,
+    /// Transactions that were taken from the binlog.
+    pub transactions: u64,
+}
+
+impl Database {
+    /// Makes a new database from a checkpoint and the binlog behind it. `progress` gets the number
+    /// of transactions that were taken, and of those that the binlog has behind the checkpoint.
+    /// Neither the checkpoint nor the database of the binlog is changed. After an error the new
+    /// directory stays as far as it was written, and must be removed.
+    ///
+    /// Errors: 22023 if the target is before the checkpoint or behind the end of the binlog, and if
+    /// the new directory exists; 55000 if the binlog was trimmed beyond the checkpoint; 58030 for
+    /// failures of files.
+    pub fn restore(
+        env: &Env,
+        options: &RestoreOptions,
+        database: DatabaseOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> SqlResult<RestoreReport> {
+        let is_used = match env.fs().list(&options.into) {
+            Ok(entries) => !entries.is_empty(),
+            Err(e) if e.is_not_found() => false,
+            Err(e) => return Err(e.into()),
+        };
+        if is_used {
+            return Err(SqlError::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                format!(
+                    "{} holds files: give a directory that is empty or missing",
+                    options.into.display()
+                ),
+            ));
+        }
+        copy_directory(env, &options.checkpoint, &options.into)?;
+        let report = append_binlog(env, options, progress)?;
+        // The opening replays what was appended.
+        Database::open(env, &options.into, database)?.close()?;
+        Ok(report)
+    }
+}
+
+fn copy_directory(env: &Env, from: &Path, to: &Path) -> basalt::Result<()> {
+    let fs = env.fs();
+    fs.create_dir(to)?;
+    for entry in fs.list(from)? {
+        let (source, copy) = (from.join(&entry.name), to.join(&entry.name));
+        if entry.is_dir {
+            copy_directory(env, &source, &copy)?;
+        } else if entry.name != "LOCK" {
+            let len = fs.stat(&source)?.len;
+            let file = fs.open(&source)?;
+            let from = (&*file, source.as_path());
+            file_copy::copy_sparse_file(env, from, &copy, len, &mut |_| Ok(()))?;
+        }
+    }
+    fs.sync_metadata(to)
+}
+
+/// Appends the records behind the checkpoint to the binlog of the copy.
+fn append_binlog(
+    env: &Env,
+    options: &RestoreOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> SqlResult<RestoreReport> {
+    let logs = Store::find_logs(env, &options.into)?.ok_or_else(|| {
+        SqlError::new(
+            SqlState::UNDEFINED_OBJECT,
+            format!(
+                "{} is no checkpoint of a database: it has no binlog",
+                options.checkpoint.display()
+            ),
+        )
+    })?;
+    let engine = LogEngine::open(env, logs, LogEngineOptions::default())?;
+    let copy = engine.log(BINLOG)?;
+    let checkpoint_tsn = copy.last().or(copy.trimmed()).unwrap_or(0);
+    let source = BinlogReader::open(env, &options.binlog)?;
+    let last = source.last();
+    let mut report = RestoreReport {
+        checkpoint_tsn,
+        tsn: checkpoint_tsn,
+        commit_ms: None,
+        transactions: 0,
+    };
+    if let RestoreTarget::Tsn(tsn) = options.target
+        && (tsn < checkpoint_tsn || tsn > last)
+    {
+        return Err(SqlError::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("the target is transaction {tsn}; the checkpoint is as of {checkpoint_tsn}, and the binlog ends with {last}"),
+        )
+        .with_hint("give a target between the two, or another checkpoint"));
+    }
+    if let RestoreTarget::TimeMs(target) = options.target {
+        // The last transaction of the checkpoint is in one of the two binlogs, unless both were
+        // trimmed up to it.
+        let newest = match copy.read(checkpoint_tsn)? {
+            None => source.record(checkpoint_tsn)?,
+            found => found,
+        };
+        let commit_ms = newest
+            .map(|record| BinlogRecord::decode(&record))
+            .transpose()?;
+        if let Some(BinlogRecord { commit_ms, .. }) = commit_ms
+            && commit_ms > target
+        {
+            return Err(SqlError::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                format!("the target is the time {target}; the checkpoint is as of {commit_ms}, in ms since 1970"),
+            )
+            .with_hint("give a later time, or an earlier checkpoint"));
+        }
+    }
+    if checkpoint_tsn < last {
+        for record in source.records(checkpoint_tsn + 1)? {
+            let (tsn, bytes) = record?;
+            let commit_ms = BinlogRecord::decode(&bytes)?.commit_ms;
+            let is_inside = match options.target {
+                RestoreTarget::Latest => true,
+                RestoreTarget::Tsn(target) => tsn <= target,
+                RestoreTarget::TimeMs(target) => commit_ms <= target,
+            };
+            if !is_inside {
+                break;
+            }
+            copy.append(tsn, &bytes, &WriteOptions::UNSYNCED)?;
+            report.tsn = tsn;
+            report.commit_ms = Some(commit_ms);
+            report.transactions += 1;
+            if report.transactions.is_multiple_of(UNSYNCED_RECORDS) {
+                engine.sync()?;
+                progress(report.transactions, last - checkpoint_tsn);
+            }
+        }
+    }
+    progress(report.transactions, last.saturating_sub(checkpoint_tsn));
+    engine.sync()?;
+    engine.close()?;
+    Ok(report)
+}

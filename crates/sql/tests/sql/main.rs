@@ -1,0 +1,10 @@
+//! The relational database, by statements.
+
+mod basics;
+mod compare;
+mod copy;
+mod harness;
+mod hostile;
+mod isolation;
+mod logic;
+mod system;
