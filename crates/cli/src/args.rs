@@ -16,6 +16,7 @@ A minute's tour:
   basalt load --files ./photos          load a whole directory: key = relative path
   basalt export --files ./copy          write it back
   basalt check                          read every byte, and verify each that has a meaning
+  basalt sql                            a shell for a relational database, with data in ./basalt-sql
 
 Keys and values are those of Redis strings: `basalt get` reads what a client SETs, and the other way round.
 
@@ -54,6 +55,9 @@ pub enum Command {
     Log(crate::log_args::Log),
     /// Print and verify the pages of a store in pages, and explain a read of a key
     Tree(crate::tree_args::Tree),
+    /// Run SQL statements on a relational database, load rows or dumps, print its binlog, restore
+    /// it
+    Sql(Box<crate::sql_args::Sql>),
     /// Merge a closed store's tables, so that deleted and overwritten data takes no space
     Compact(Compact),
     /// Make a copy of a closed store that shares its tables, at once and without more space
@@ -97,6 +101,9 @@ Examples:
   basalt serve --port 7000
   basalt serve --dir /srv/db --listen 127.0.0.1:7000 --sync everysec
   basalt serve --image store.lava --size 20G
+  basalt serve --postgres 127.0.0.1:5432 --sql-dir /srv/sql
+  basalt serve --postgres 127.0.0.1:5432 --port 6379
+  psql -h 127.0.0.1
   redis-cli set greeting hello; redis-cli get greeting
   redis-benchmark -t set,get -n 100000 -P 16
 
@@ -106,10 +113,11 @@ pub struct Serve {
     pub store: StoreLocation,
     #[command(flatten)]
     pub make: Make,
-    /// Listen on this address and port
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
-    pub listen: String,
-    /// Listen on this port of 127.0.0.1: the same as --listen 127.0.0.1:N
+    /// Serve Redis clients on this address and port [default: 127.0.0.1:6379; none with
+    /// --postgres]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Serve Redis clients on this port of 127.0.0.1: the same as --listen 127.0.0.1:N
     #[arg(long, value_name = "N", conflicts_with = "listen")]
     pub port: Option<u16>,
     /// Acknowledge writes in this mode
@@ -127,6 +135,22 @@ pub struct Serve {
     /// Send TCP keepalive probes to a client after this many seconds without traffic, 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u32).range(..=32_767))]
     pub tcp_keepalive: u32,
+    /// Serve PostgreSQL clients on this address and port; Redis clients only with --listen or
+    /// --port
+    #[arg(long, value_name = "ADDR")]
+    pub postgres: Option<String>,
+    /// Use the relational database in this directory for PostgreSQL clients
+    #[arg(long, value_name = "DIR", default_value = crate::sql_args::SQL_DIR, requires = "postgres")]
+    pub sql_dir: PathBuf,
+    /// Ask PostgreSQL clients for the password in the first line of this file
+    #[arg(long, value_name = "FILE", requires = "postgres")]
+    pub postgres_password_file: Option<PathBuf>,
+    /// Offer TLS to PostgreSQL clients with the certificate chain in this PEM file
+    #[arg(long, value_name = "FILE", requires_all = ["postgres", "postgres_tls_key"])]
+    pub postgres_tls_cert: Option<PathBuf>,
+    /// Use the private key in this PEM file
+    #[arg(long, value_name = "FILE", requires_all = ["postgres", "postgres_tls_cert"])]
+    pub postgres_tls_key: Option<PathBuf>,
     #[command(flatten)]
     pub budget: Budget,
 }

@@ -36,6 +36,8 @@ mod point;
 mod progress;
 mod separation;
 mod serve;
+mod sql;
+mod sql_args;
 mod stats;
 mod store;
 mod text_entry;
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Command::Blob(a) => blob::blob(a),
         Command::Log(a) => log::log(a),
         Command::Tree(a) => tree::tree(a),
+        Command::Sql(a) => sql::sql(*a),
         Command::Compact(a) => compact::compact(a),
         Command::Checkpoint(a) => checkpoint::checkpoint(a),
         Command::Check(a) => check::check(a),

@@ -9,7 +9,7 @@ const BASALT: &str = env!("CARGO_BIN_EXE_basalt");
 
 /// Parts of examples that need another program, a device, a place outside, much space or much time,
 /// or that do not end.
-const NEEDS_MORE: [&str; 12] = [
+const NEEDS_MORE: [&str; 15] = [
     "redis-",
     "basalt serve",
     "bench ",
@@ -22,6 +22,10 @@ const NEEDS_MORE: [&str; 12] = [
     "20G",
     "40G",
     "tail -f",
+    "--follow",
+    "pg_dump ",
+    // The reader of the binlog is not there yet.
+    "sql binlog",
 ];
 
 /// Returns the text of `--help` of a command.
@@ -73,8 +77,15 @@ fn prepare() -> Scratch {
     s.file("site/index.html", "hello");
     s.file("photos/one.jpg", [1; 5000]);
     s.file("entries.jsonl", "{\"key\": \"k\", \"value\": \"v\"}\n");
+    s.file("people.csv", "id,name\n1,Ada\n");
+    s.file("people.txt", "2\tGrace\n3\tNULL\n");
+    s.file(
+        "shop.sql",
+        "CREATE TABLE shop (id int);\nCOPY shop (id) FROM stdin;\n1\n\\.\n",
+    );
     let script = r"
         set -e
+        basalt sql -c 'CREATE TABLE people (id int PRIMARY KEY, name text)'
         for key in greeting a b c now user:1; do basalt put $key hello; done
         basalt put -e 'bin\x00ary' x
         basalt put logo --value-file logo.png
