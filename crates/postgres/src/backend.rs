@@ -1,6 +1,8 @@
 //! Messages of the server: each function appends one message to a buffer.
 
-use crate::types::{ColumnFormat, Format, put_value, type_modifier, type_oid, type_size};
+use crate::types::{
+    ColumnFormat, Format, array_oid, put_value, type_modifier, type_oid, type_size,
+};
 use basalt_sql::statement::ResultColumn;
 use basalt_sql::{Row, SqlError, SqlResult, SqlState, SqlType, TransactionStatus};
 
@@ -167,7 +169,8 @@ pub fn put_row_description(
             let (table, position) = column.origin.unwrap_or((0, 0));
             put_i32(out, table as i32);
             put_i16(out, position as i16);
-            put_i32(out, type_oid(column.ty) as i32);
+            let oid = column.array.map_or(type_oid(column.ty), array_oid);
+            put_i32(out, oid as i32);
             put_i16(out, type_size(column.ty));
             put_i32(out, type_modifier(column.ty));
             put_i16(out, i16::from(format(i) == Format::Binary));
@@ -316,6 +319,7 @@ pub fn column_formats(
     all.map(|(i, column)| {
         Ok(ColumnFormat {
             ty: column.ty,
+            array: column.array,
             format: format(i)?,
         })
     })

@@ -5,8 +5,8 @@ mod datetime;
 mod numeric;
 mod oid;
 
-use basalt_sql::{SqlError, SqlResult, SqlState, SqlType, Value, ValueRef};
-pub use oid::{TEXT, declared_type, type_modifier, type_oid, type_size};
+use basalt_sql::{SqlError, SqlResult, SqlState, SqlType, Value, ValueRef, array_items};
+pub use oid::{TEXT, array_oid, declared_type, type_modifier, type_oid, type_size};
 use std::io::Write as _;
 
 /// The format of a value.
@@ -39,6 +39,8 @@ impl Format {
 pub struct ColumnFormat {
     /// The declared type.
     pub ty: SqlType,
+    /// The type of the items, for an array.
+    pub array: Option<SqlType>,
     /// The format that the client wants.
     pub format: Format,
 }
@@ -64,7 +66,10 @@ pub fn put_value(
     out.extend_from_slice(&[0; 4]);
     match column.format {
         Format::Text => put_text(column.ty, value, scratch, out),
-        Format::Binary => put_binary(column.ty, value, scratch, out)?,
+        Format::Binary => match (column.array, value) {
+            (Some(items), ValueRef::Text(text)) => put_array(items, text, scratch, out)?,
+            _ => put_binary(column.ty, value, scratch, out)?,
+        },
     }
     let len = out.len() - begin - 4;
     if len > LARGEST_VALUE {
@@ -74,6 +79,33 @@ pub fn put_value(
         ));
     }
     out[begin..begin + 4].copy_from_slice(&(len as i32).to_be_bytes());
+    Ok(())
+}
+
+/// Appends the binary form of an array of one dimension.
+fn put_array(items: SqlType, text: &str, scratch: &mut String, out: &mut Vec<u8>) -> SqlResult<()> {
+    let all = array_items(text);
+    let has_null = all.iter().any(Option::is_none);
+    let dimensions = i32::from(!all.is_empty());
+    for number in [dimensions, i32::from(has_null), type_oid(items) as i32] {
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+    if !all.is_empty() {
+        out.extend_from_slice(&(all.len() as i32).to_be_bytes());
+        out.extend_from_slice(&1_i32.to_be_bytes());
+    }
+    let column = ColumnFormat {
+        ty: items,
+        array: None,
+        format: Format::Binary,
+    };
+    for item in all {
+        let value = match item {
+            Some(text) => items.cast(Value::Text(text))?,
+            None => Value::Null,
+        };
+        put_value(column, value.as_ref(), scratch, out)?;
+    }
     Ok(())
 }
 

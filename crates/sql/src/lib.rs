@@ -1,6 +1,7 @@
 //! A relational database over a passive store: its binlog is the only log.
 #![deny(missing_docs)]
 
+mod array_text;
 mod binlog;
 mod cancellation;
 pub mod catalog;
@@ -40,6 +41,7 @@ mod value;
 mod vtab;
 mod write_set;
 
+pub use array_text::array_items;
 pub use binlog::{BinlogKind, BinlogReader, BinlogRecord, RowChange, RowOperation};
 pub use check::CheckReport;
 pub use committer::StorageLog;

@@ -314,6 +314,7 @@ impl Session {
         let text = |name: &str| ResultColumn {
             name: name.to_owned(),
             ty: SqlType::Text,
+            array: None,
             origin: None,
         };
         Ok(match command {

@@ -125,6 +125,8 @@ pub struct ResultColumn {
     pub name: String,
     /// Its type, as far as it can be inferred; [`SqlType::Text`] otherwise.
     pub ty: SqlType,
+    /// The type of the items of an array, whose values are texts such as `{a,b}`.
+    pub array: Option<SqlType>,
     /// The table and the position of the column, if it is one of a table.
     pub origin: Option<(ObjectId, u16)>,
 }

@@ -29,6 +29,17 @@ pub fn type_oid(ty: SqlType) -> u32 {
     }
 }
 
+/// Returns the number of an array of a type.
+pub fn array_oid(items: SqlType) -> u32 {
+    match items {
+        SqlType::Boolean => 1000,
+        SqlType::SmallInt => 1005,
+        SqlType::Integer => 1007,
+        SqlType::BigInt => 1016,
+        _ => 1009,
+    }
+}
+
 /// Returns the bytes of a value, or -1 if its length varies.
 pub fn type_size(ty: SqlType) -> i16 {
     match ty {

@@ -26,7 +26,11 @@ const TYPES: [SqlType; 18] = [
 
 fn encoded(ty: SqlType, format: Format, value: &Value) -> SqlResult<Vec<u8>> {
     let mut out = Vec::new();
-    let column = ColumnFormat { ty, format };
+    let column = ColumnFormat {
+        ty,
+        array: None,
+        format,
+    };
     put_value(column, value.as_ref(), &mut String::new(), &mut out)?;
     Ok(out)
 }
@@ -297,4 +301,24 @@ fn oids_name_the_types() {
         type_modifier(SqlType::Numeric(Some((10, 2)))),
         (10 << 16) + 2 + 4
     );
+}
+
+#[test]
+fn arrays_have_a_binary_form() {
+    let column = ColumnFormat {
+        ty: SqlType::Text,
+        array: Some(SqlType::SmallInt),
+        format: Format::Binary,
+    };
+    let (mut scratch, mut out) = (String::new(), Vec::new());
+    let value = ValueRef::Text("{7,NULL}");
+    put_value(column, value, &mut scratch, &mut out).expect("it fits");
+    let numbers = [1, 1, 21, 2, 1_i32].map(i32::to_be_bytes).concat();
+    let items = [&[0, 0, 0, 2, 0, 7][..], &[255; 4][..]].concat();
+    let expected = [&30_i32.to_be_bytes()[..], &numbers, &items].concat();
+    assert_eq!(out, expected);
+    out.clear();
+    put_value(column, ValueRef::Text("{}"), &mut scratch, &mut out).expect("it fits");
+    assert_eq!(out, [12, 0, 0, 21].map(i32::to_be_bytes).concat());
+    assert_eq!(array_oid(SqlType::Boolean), 1000);
 }

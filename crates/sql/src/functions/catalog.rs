@@ -3,6 +3,7 @@
 
 use super::Behaviour::{Pure, Strict, Volatile};
 use super::{Arguments, Entry};
+use crate::array_text::{array_item, array_items};
 use crate::definition as def;
 use crate::error::{SqlError, SqlResult, SqlState};
 use crate::value::{Value, ValueRef};
@@ -210,56 +211,4 @@ fn size_text(bytes: i64) -> String {
     }
     let units = ["bytes", "kB", "MB", "GB", "TB", "PB"];
     format!("{:.0} {}", size, units[unit])
-}
-
-/// Returns an item of an array in the text of an array.
-fn array_item(value: ValueRef<'_>) -> SqlResult<String> {
-    let mut text = String::new();
-    match value {
-        ValueRef::Null => return Ok("NULL".to_owned()),
-        value => crate::types::SqlType::Text.write_text(value, &mut text),
-    }
-    let is_special = |c: char| c.is_whitespace() || matches!(c, '{' | '}' | ',' | '"' | '\\');
-    if text.is_empty() || text.eq_ignore_ascii_case("null") || text.contains(is_special) {
-        text = format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-    }
-    Ok(text)
-}
-
-/// Returns the items of the text of an array, or of a vector of numbers with blanks between them.
-fn array_items(text: &str) -> Vec<Option<String>> {
-    let Some(inner) = text
-        .trim()
-        .strip_prefix('{')
-        .and_then(|t| t.strip_suffix('}'))
-    else {
-        return text
-            .split_whitespace()
-            .map(|item| Some(item.to_owned()))
-            .collect();
-    };
-    if inner.is_empty() {
-        return Vec::new();
-    }
-    let (mut items, mut item) = (Vec::new(), String::new());
-    let (mut is_quoted, mut was_quoted) = (false, false);
-    let mut chars = inner.chars();
-    let finish = |item: &mut String, was_quoted: &mut bool| {
-        let text = std::mem::take(item);
-        let is_null = !std::mem::take(was_quoted) && text == "NULL";
-        (!is_null).then_some(text)
-    };
-    while let Some(c) = chars.next() {
-        match c {
-            '"' => {
-                is_quoted = !is_quoted;
-                was_quoted = true;
-            }
-            '\\' => item.extend(chars.next()),
-            ',' if !is_quoted => items.push(finish(&mut item, &mut was_quoted)),
-            c => item.push(c),
-        }
-    }
-    items.push(finish(&mut item, &mut was_quoted));
-    items
 }

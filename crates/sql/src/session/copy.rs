@@ -34,6 +34,7 @@ impl Session {
         let schema = self.state.lock().schema()?.clone();
         match (&copy.source, copy.from_client) {
             (CopySource::Query(query), false) | (CopySource::Table { query, .. }, false) => {
+                self.context.set_schema(&schema);
                 self.declare(&schema, &query.executable.relations)?;
                 let rows = self.run_query(query, &[], sink)?;
                 self.end_statement()?;

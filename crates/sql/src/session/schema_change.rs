@@ -242,6 +242,7 @@ impl Session {
     fn fill(&mut self, name: &str, query: &Query) -> SqlResult<u64> {
         self.begin_work()?;
         let schema = self.state.lock().schema()?.clone();
+        self.context.set_schema(&schema);
         self.declare(&schema, &query.executable.relations)?;
         let table = ddl::find_table(&schema.catalog, name)?.id;
         let write = crate::statement::Write {

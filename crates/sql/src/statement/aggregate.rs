@@ -139,8 +139,9 @@ impl Binder<'_> {
                 Ok(Bound::new(sql, T::Text))
             }
             ("array_agg", [value]) => {
-                let sql = format!("group_concat(basalt_array_item({}), ','{order})", value.sql);
-                Ok(Bound::new(sql, T::Text))
+                let item = super::array::item_sql(value);
+                let sql = format!("group_concat(basalt_array_item({item}), ','{order})");
+                Ok(Bound::new(sql, super::array::items_of(value.ty)))
             }
             (_, [argument]) if STATISTICS.iter().any(|(n, _)| *n == name) => {
                 let taken = argument.clone();

@@ -1,10 +1,14 @@
 //! Arrays, as far as queries of the catalog use them. An array is a text, `{a,b}`.
 
 use super::binder::{Binder, Bound, Category, Ty, category};
+use super::expr::text_sql;
 use super::name::quote;
 use crate::error::{SqlError, SqlResult};
 use crate::types::SqlType;
-use sqlparser::ast::{self, Expr, Function, FunctionArguments, InTarget};
+use sqlparser::ast::{
+    self, AccessExpr, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, InTarget,
+    SetExpr, Subscript,
+};
 
 /// Returns the items of an array that a statement lists, without parentheses and casts around it.
 fn listed(expr: &Expr) -> Option<&[Expr]> {
@@ -13,6 +17,54 @@ fn listed(expr: &Expr) -> Option<&[Expr]> {
         Expr::Nested(inner) => listed(inner),
         Expr::Cast { expr, .. } => listed(expr),
         _ => None,
+    }
+}
+
+/// Returns the query of EXISTS with a column, if it is a SELECT without columns.
+pub(super) fn with_a_column(query: &ast::Query) -> Option<ast::Query> {
+    let is_bare =
+        |body: &SetExpr| matches!(body, SetExpr::Select(select) if select.projection.is_empty());
+    if !is_bare(&query.body) {
+        return None;
+    }
+    let mut query = query.clone();
+    if let SetExpr::Select(select) = query.body.as_mut() {
+        let one = Expr::Value(ast::Value::Number("1".into(), false).into());
+        select.projection.push(ast::SelectItem::UnnamedExpr(one));
+    }
+    Some(query)
+}
+
+/// Returns the array of a call of `information_schema._pg_expandarray`, by which clients read the
+/// columns of keys.
+pub(super) fn expanded(expr: &Expr) -> Option<&Expr> {
+    let Expr::Function(function) = expr else {
+        return match expr {
+            Expr::Nested(inner) => expanded(inner),
+            _ => None,
+        };
+    };
+    let name = function.name.to_string().to_lowercase();
+    match &function.args {
+        FunctionArguments::List(list) if name == "information_schema._pg_expandarray" => {
+            match &list.args[..] {
+                [FunctionArg::Unnamed(FunctionArgExpr::Expr(array))] => Some(array),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Returns `true` for the column in which the JDBC driver keeps an expanded array.
+fn is_expanded_column(expr: &Expr) -> bool {
+    match expr {
+        Expr::Nested(inner) => is_expanded_column(inner),
+        Expr::Identifier(ident) => ident.value.eq_ignore_ascii_case("keys"),
+        Expr::CompoundIdentifier(idents) => idents
+            .last()
+            .is_some_and(|ident| ident.value.eq_ignore_ascii_case("keys")),
+        _ => false,
     }
 }
 
@@ -28,13 +80,15 @@ pub(super) fn array_query(function: &Function) -> Option<&ast::Query> {
 impl Binder<'_> {
     /// Binds `ARRAY[a, b]`.
     pub(super) fn array(&mut self, items: &[Expr]) -> SqlResult<Bound> {
-        let mut sqls = Vec::new();
+        let (mut sqls, mut ty) = (Vec::new(), Ty::Array(SqlType::Text));
         for item in items {
             let item = self.value(item)?;
-            sqls.push(self.resolve(item, Ty::Sql(SqlType::Text))?.sql);
+            let item = self.resolve(item, Ty::Sql(SqlType::Text))?;
+            ty = items_of(item.ty);
+            sqls.push(item_sql(&item));
         }
         let sql = format!("basalt_array({})", sqls.join(", "));
-        Ok(Bound::new(sql, SqlType::Text).not_null())
+        Ok(Bound::new(sql, ty).not_null())
     }
 
     /// Binds `ARRAY(SELECT ...)`.
@@ -44,13 +98,14 @@ impl Binder<'_> {
         let [column] = &found.columns[..] else {
             return Err(SqlError::syntax("subquery must return only one column"));
         };
+        let item = Bound::new(format!("\"q\".{}", quote(&column.emitted)), column.ty);
         let sql = format!(
-            "(SELECT '{{' || coalesce(group_concat(basalt_array_item(\"q\".{}), ','), '') || '}}' \
-             FROM ({}) AS \"q\")",
-            quote(&column.emitted),
+            "(SELECT '{{' || coalesce(group_concat(basalt_array_item({}), ','), '') || '}}' FROM ({}) \
+             AS \"q\")",
+            item_sql(&item),
             found.sql
         );
-        Ok(Bound::new(sql, SqlType::Text).not_null())
+        Ok(Bound::new(sql, items_of(column.ty)).not_null())
     }
 
     /// Binds `left = ANY (array)`, or `left <> ALL (array)` if it is negated.
@@ -86,6 +141,46 @@ impl Binder<'_> {
             "json_each(coalesce(basalt_array_json({}), '[]'))",
             array.sql
         ))
+    }
+
+    /// Binds `array[subscript]`, and the fields `n` and `x` of `_pg_expandarray`. The
+    /// column `keys` has the item, which is its field `x`.
+    pub(super) fn array_access(&mut self, root: &Expr, access: &AccessExpr) -> SqlResult<Bound> {
+        let refused = || SqlError::unsupported("a subscript or field of this expression");
+        match access {
+            AccessExpr::Subscript(Subscript::Index { index }) => {
+                let array = self.value(root)?;
+                let array = self.resolve(array, Ty::Sql(SqlType::Text))?;
+                let index = self.value(index)?;
+                let index = self.resolve(index, Ty::Sql(SqlType::Integer))?;
+                if category(array.ty) != Some(Category::Text) {
+                    return Err(refused());
+                }
+                let sql = format!(
+                    "basalt_array_get({0}, {1} - basalt_array_lower({0}))",
+                    array.sql, index.sql
+                );
+                Ok(Bound::new(sql, item_type(&array.sql)))
+            }
+            AccessExpr::Dot(Expr::Identifier(field)) => {
+                let field = field.value.to_lowercase();
+                match (expanded(root), field.as_str()) {
+                    (Some(array), "x") => {
+                        let array = self.value(array)?;
+                        self.unnest_call(&array)
+                    }
+                    (Some(array), "n") => {
+                        let array = self.value(array)?;
+                        let alias = quote(&self.unnest_join(&array)?);
+                        let sql = format!("({alias}.\"key\" + 1)");
+                        Ok(Bound::new(sql, SqlType::Integer))
+                    }
+                    (None, "x") if is_expanded_column(root) => self.value(root),
+                    _ => Err(refused()),
+                }
+            }
+            _ => Err(refused()),
+        }
     }
 
     /// Binds `unnest(array)` in a SELECT list: the rows are multiplied by a join. Further calls of
@@ -166,6 +261,25 @@ impl Binder<'_> {
             });
         }
         Ok(Bound::new(format!("json_object({})", sqls.join(", ")), SqlType::Json).not_null())
+    }
+}
+
+/// Returns the type of an array of values of a type.
+pub(super) fn items_of(ty: Ty) -> Ty {
+    Ty::Array(match ty {
+        Ty::Sql(ty @ (SqlType::Boolean | SqlType::SmallInt)) => ty,
+        Ty::Sql(ty @ (SqlType::Integer | SqlType::BigInt)) => ty,
+        _ => SqlType::Text,
+    })
+}
+
+/// Returns a value as an item of an array in the executor's dialect.
+pub(super) fn item_sql(value: &Bound) -> String {
+    match value.ty {
+        Ty::Sql(SqlType::Boolean) => {
+            format!("CASE {} WHEN 1 THEN 't' WHEN 0 THEN 'f' END", value.sql)
+        }
+        _ => text_sql(value),
     }
 }
 

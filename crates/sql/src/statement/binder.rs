@@ -23,6 +23,8 @@ pub(super) enum Ty {
     Interval,
     /// A type of columns.
     Sql(SqlType),
+    /// An array of a type, which columns cannot have. Its values are texts.
+    Array(SqlType),
 }
 
 impl From<SqlType> for Ty {
@@ -36,7 +38,7 @@ impl Ty {
     pub(super) fn display(self) -> SqlType {
         match self {
             Ty::Sql(ty) => ty,
-            Ty::Unknown | Ty::Interval => SqlType::Text,
+            Ty::Unknown | Ty::Interval | Ty::Array(_) => SqlType::Text,
         }
     }
 
@@ -45,6 +47,7 @@ impl Ty {
         match self {
             Ty::Unknown => "unknown".to_string(),
             Ty::Interval => "interval".to_string(),
+            Ty::Array(ty) => format!("{}[]", without_limits(ty)),
             Ty::Sql(ty) => without_limits(ty).to_string(),
         }
     }
@@ -69,6 +72,7 @@ pub(super) fn category(ty: Ty) -> Option<Category> {
     Some(match ty {
         Ty::Unknown => return None,
         Ty::Interval => Category::Interval,
+        Ty::Array(_) => Category::Text,
         Ty::Sql(ty) => match ty {
             SqlType::Boolean => Category::Boolean,
             SqlType::Text | SqlType::Varchar(_) | SqlType::Char(_) => Category::Text,

@@ -541,6 +541,13 @@ impl Binder<'_> {
             ("to_date", 2) | ("to_timestamp", 2) | ("to_number", 2) => {
                 return Err(SqlError::unsupported(format!("{name} with a pattern")));
             }
+            ("current_schemas", 1) => {
+                let sql = format!(
+                    "CASE WHEN {} THEN '{{pg_catalog,public}}' ELSE '{{public}}' END",
+                    taken[0].sql
+                );
+                Bound::new(format!("({sql})"), Ty::Array(T::Text)).not_null()
+            }
             ("unnest", 1) => self.unnest_call(&taken[0])?,
             ("generate_subscripts", 2) => self.subscripts_call(&taken[0])?,
             ("json_build_object" | "jsonb_build_object", _) => self.json_object(taken)?,

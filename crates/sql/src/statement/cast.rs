@@ -115,6 +115,7 @@ pub(super) fn cannot_cast(from: Ty, to: &str) -> SqlError {
 pub(super) fn convert(bound: Bound, ty: SqlType) -> SqlResult<Bound> {
     let from = match bound.ty {
         Ty::Unknown => SqlType::Json,
+        Ty::Array(_) => SqlType::Text,
         Ty::Interval => {
             return match category(Ty::Sql(ty)) {
                 Some(Category::Text) => Ok(Bound {

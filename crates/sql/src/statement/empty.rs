@@ -29,6 +29,7 @@ impl Binder<'_> {
         let column = |name: String| ResultColumn {
             name,
             ty: SqlType::Text,
+            array: None,
             origin: None,
         };
         Some(Command::Query(Query {

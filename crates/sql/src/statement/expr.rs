@@ -93,12 +93,25 @@ impl Binder<'_> {
             } => self.case(operand.as_deref(), conditions, else_result.as_deref()),
             Expr::Function(function) => match super::array::array_query(function) {
                 Some(query) => self.array_of_query(query),
-                None => self.function(function),
+                None => match super::array::expanded(expr) {
+                    Some(array) => {
+                        let array = self.value(array)?;
+                        self.unnest_call(&array)
+                    }
+                    None => self.function(function),
+                },
             },
             Expr::Array(array) if array.named => self.array(&array.elem),
+            Expr::CompoundFieldAccess { root, access_chain } => match &access_chain[..] {
+                [access] => self.array_access(root, access),
+                _ => Err(unsupported_expr(expr)),
+            },
             Expr::Exists { subquery, negated } => {
                 self.refuse_subquery()?;
-                let query = self.query(subquery, None)?;
+                let query = match super::array::with_a_column(subquery) {
+                    Some(subquery) => self.query(&subquery, None)?,
+                    None => self.query(subquery, None)?,
+                };
                 let not = if *negated { "NOT " } else { "" };
                 let sql = format!("({not}EXISTS ({}))", query.sql);
                 Ok(Bound::new(sql, SqlType::Boolean).not_null())
@@ -726,7 +739,7 @@ fn is_numeric(bound: &Bound) -> bool {
 /// Returns an expression as a text, in the form that its type has.
 pub(super) fn text_sql(bound: &Bound) -> String {
     match bound.ty {
-        Ty::Unknown | Ty::Interval => bound.sql.clone(),
+        Ty::Unknown | Ty::Interval | Ty::Array(_) => bound.sql.clone(),
         Ty::Sql(ty) => match category(bound.ty) {
             Some(Category::Text) => bound.sql.clone(),
             _ if ty.is_integer() => bound.sql.clone(),

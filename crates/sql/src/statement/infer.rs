@@ -122,6 +122,10 @@ pub(super) fn result_columns(columns: &[OutColumn]) -> Vec<ResultColumn> {
     let column = |c: &OutColumn| ResultColumn {
         name: c.name.clone(),
         ty: c.ty.display(),
+        array: match c.ty {
+            super::binder::Ty::Array(ty) => Some(ty),
+            _ => None,
+        },
         origin: c.origin,
     };
     columns.iter().map(column).collect()

@@ -37,6 +37,7 @@ fn an_empty_result_has_a_header() {
     let columns = [ResultColumn {
         name: "id".into(),
         ty: SqlType::Integer,
+        array: None,
         origin: None,
     }];
     let print = |format, is_expanded| {
