@@ -4,12 +4,13 @@
 //! one write with one sync, and their items go to the store in one call. Two stages, each with a
 //! lock, keep the order: while one group is applied, the next one is written to the binlog.
 
-use crate::error::{SqlError, SqlResult, SqlState};
+use crate::error::{SqlError, SqlResult};
 use crate::retention::Retention;
 use basalt::env::sync::{Condvar, Mutex};
 use basalt::log::{Log, LogBatch, LogEngine};
 use basalt::{Db, Error, Logged, Tsn, WriteBatch, WriteOptions};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Makes the items of a transaction that depend on its number. It runs once the record is in the
 /// binlog, and no other commit runs meanwhile in the store.
@@ -46,6 +47,8 @@ pub struct Committer {
     log_stage: Mutex<LogStage>,
     apply_stage: Mutex<ApplyStage>,
     retention: Mutex<Retention>,
+    /// The store lacks transactions of the binlog.
+    has_pending: AtomicBool,
 }
 
 /// Transactions that no leader has taken.
@@ -62,8 +65,12 @@ struct LogStage {
     failed: Option<SqlError>,
 }
 
+#[derive(Default)]
 struct ApplyStage {
     failed: Option<SqlError>,
+    /// Transactions of the binlog that the store has failed to apply, in order. They are applied
+    /// before any later one.
+    pending: Vec<(Logged, WriteBatch)>,
 }
 
 /// A transaction on its way.
@@ -121,15 +128,36 @@ impl Committer {
             storage_log,
             waiting: Mutex::default(),
             log_stage: Mutex::new(LogStage { next, failed: None }),
-            apply_stage: Mutex::new(ApplyStage { failed: None }),
+            apply_stage: Mutex::default(),
+            has_pending: AtomicBool::new(false),
         }
+    }
+
+    /// Applies the transactions of the binlog that the store has failed to apply, if there are some.
+    /// A transaction calls this before it checks its keys, because these transactions come before
+    /// it.
+    ///
+    /// Errors: those of the store, which then still lacks them.
+    pub fn apply_pending(&self) -> SqlResult<()> {
+        if !self.has_pending.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let mut stage = self.apply_stage.lock();
+        if let Some(e) = &stage.failed {
+            return Err(e.clone());
+        }
+        let written = self.write(&mut stage.pending);
+        written.map_err(|e| not_applied(&e))?;
+        self.has_pending.store(false, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Commits a transaction: its record is in the binlog, durable if `synced`, and its items are
     /// visible when the call returns. Returns its number.
     ///
     /// Errors: those of the binlog and of the store. If the record is in the binlog and the items
-    /// are not in the store, no later transaction is taken: the next opening replays the record.
+    /// are not in the store, they are applied before the next transaction, or by the replay of the
+    /// next opening.
     pub fn commit(&self, record: Vec<u8>, items: Items, synced: bool) -> SqlResult<Tsn> {
         let request = Request {
             record,
@@ -203,14 +231,16 @@ impl Committer {
         let mut apply = self.apply_stage.lock();
         drop(stage);
         self.name_leader();
-        if let Err(e) = self.apply(&mut apply, in_log) {
-            drop(apply);
-            self.log_stage.lock().failed = Some(e.clone());
-            group.iter().for_each(|slot| slot.finish(Err(e.clone())));
-            return;
-        }
+        let applied = self.apply(&mut apply, in_log);
+        let failed = apply.failed.clone();
         drop(apply);
-        self.trim(last, bytes);
+        if failed.is_some() {
+            self.log_stage.lock().failed = failed;
+        }
+        match applied {
+            Ok(()) => self.trim(last, bytes),
+            Err(e) => group.iter().for_each(|slot| slot.finish(Err(e.clone()))),
+        }
     }
 
     /// Trims the binlog, as far as the store and the readers of the binlog let it. The commits are
@@ -260,34 +290,43 @@ impl Committer {
         if let Some(e) = &stage.failed {
             return Err(e.clone());
         }
-        let mut group = Vec::with_capacity(in_log.len());
+        let mut group = std::mem::take(&mut stage.pending);
         let mut slots = Vec::with_capacity(in_log.len());
-        let applied = in_log.into_iter().try_for_each(|one| {
+        let mut made = Ok(());
+        for one in in_log {
             let items = match one.items {
                 Items::Ready(items) => items,
                 Items::Late(make) => {
                     // What it needs of the store must be there, and its families are new.
-                    self.write(&mut group)?;
-                    make(one.tsn)?
+                    let items = self.write(&mut group).and_then(|()| make(one.tsn));
+                    match items {
+                        Ok(items) => items,
+                        Err(e) => {
+                            made = Err(e);
+                            break;
+                        }
+                    }
                 }
             };
             group.push((Logged::at(one.tsn).bytes(one.bytes), items));
             slots.push((one.slot, one.tsn));
-            Ok(())
-        });
-        match applied.and_then(|()| self.write(&mut group)) {
-            Ok(()) => {
-                slots
-                    .into_iter()
-                    .for_each(|(slot, tsn)| slot.finish(Ok(tsn)));
-                Ok(())
-            }
-            Err(e) => {
-                let e = not_applied(&e);
-                stage.failed = Some(e.clone());
-                Err(e)
-            }
         }
+        let is_made = made.is_ok();
+        let Err(e) = made.and_then(|()| self.write(&mut group)) else {
+            self.has_pending.store(false, Ordering::SeqCst);
+            let slots = slots.into_iter();
+            slots.for_each(|(slot, tsn)| slot.finish(Ok(tsn)));
+            return Ok(());
+        };
+        let e = not_applied(&e);
+        if is_made && self.storage_log == StorageLog::None {
+            // The store is as it was before the group.
+            stage.pending = group;
+            self.has_pending.store(true, Ordering::SeqCst);
+        } else {
+            stage.failed = Some(e.clone());
+        }
+        Err(e)
     }
 
     fn write(&self, group: &mut Vec<(Logged, WriteBatch)>) -> basalt::Result<()> {
@@ -305,6 +344,11 @@ impl Committer {
         }
     }
 
+    /// Returns `true` if the store lacks transactions of the binlog.
+    pub fn has_pending(&self) -> bool {
+        self.has_pending.load(Ordering::SeqCst)
+    }
+
     /// Returns the last transaction in the binlog.
     pub fn last(&self) -> Tsn {
         self.log_stage.lock().next - 1
@@ -318,8 +362,8 @@ impl Committer {
 
 fn not_applied(e: &Error) -> SqlError {
     SqlError::new(
-        SqlState::IO_ERROR,
+        SqlError::from(e.clone()).state(),
         format!("the transaction is in the binlog, and the store failed to apply it: {e}"),
     )
-    .with_hint("the database takes no further transaction; close it and open it again, which applies what is in the binlog")
+    .with_hint("it is applied before the next transaction; if that fails too, close the database and open it again")
 }

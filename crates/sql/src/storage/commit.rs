@@ -114,6 +114,7 @@ impl Storage {
                 )));
             }
         }
+        self.committer.apply_pending()?;
         check_keys(&mut transaction, &schema, &writes, &tables, &checks)?;
         let prepared = transaction.prepare().map_err(|e| match e.kind() {
             ErrorKind::Conflict | ErrorKind::Busy | ErrorKind::Deadlock => {
@@ -122,6 +123,11 @@ impl Storage {
             }
             _ => e.into(),
         })?;
+        if self.committer.has_pending() {
+            // A transaction whose locks this one has waited for is in the binlog and not in the
+            // store, so the check of the keys did not see it.
+            return Err(conflict("an earlier transaction is not applied yet"));
+        }
         self.check_references(&schema, &writes, &checks)?;
         let mut changed = Vec::new();
         for table in tables.values() {
