@@ -66,10 +66,14 @@ enum Named {
 }
 
 impl Catalog {
-    /// Returns the object of this name.
+    /// Returns the object of this name. A table that is not ready is not found.
     pub fn object(&self, name: &str) -> Option<&Object> {
+        let is_visible = |object: &&Object| match object {
+            Object::Table(table) => table.name == name && table.is_ready,
+            object => object.name() == name,
+        };
         match self.names.get(&name.to_lowercase())? {
-            Named::Object(id) => self.objects.get(id).filter(|o| o.name() == name),
+            Named::Object(id) => self.objects.get(id).filter(is_visible),
             Named::Index(..) => None,
         }
     }

@@ -131,7 +131,7 @@ impl Storage {
             // The process died behind the change of the catalog and before the drop.
             storage.db.drop_family(&family)?;
         }
-        storage.remove_unfinished_indexes()?;
+        storage.remove_unfinished()?;
         Ok(storage)
     }
 
@@ -141,8 +141,23 @@ impl Storage {
         unnamed_families(&self.db, &self.schema.read())
     }
 
-    /// Removes indexes whose building ended with the process.
-    fn remove_unfinished_indexes(&self) -> SqlResult<()> {
+    /// Removes indexes and tables whose building has ended early.
+    ///
+    /// Errors: those of the binlog and of the store.
+    pub fn remove_unfinished(&self) -> SqlResult<()> {
+        let schema = self.schema();
+        let mut tables = schema.catalog.tables();
+        if let Some(table) = tables.find(|table| !table.is_ready) {
+            let owned = schema.catalog.objects().filter(|object| match object {
+                Object::Sequence(sequence) => sequence.owner.is_some_and(|o| o.0 == table.id),
+                _ => false,
+            });
+            let owned = owned.map(|sequence| (sequence.id(), None));
+            let changes = owned.chain([(table.id, None)]).collect();
+            // Readers of the binlog have seen that the table was created.
+            let statement = format!("DROP TABLE \"{}\"", table.name.replace('"', "\"\""));
+            self.change_schema(&statement, |_| Ok(Some(changes)))?;
+        }
         let unfinished = |table: &&Arc<TableDef>| table.indexes.iter().any(|i| !i.is_ready);
         self.change_schema("", |schema| {
             let tables = schema.catalog.tables().filter(unfinished);

@@ -157,6 +157,7 @@ fn put_table(out: &mut Vec<u8>, table: &TableDef) {
     put_text(out, &table.name);
     put_varint(out, table.version);
     put_varint(out, table.storage.into());
+    put_flag(out, table.is_ready);
     put_varint(out, table.columns.len() as u64);
     for column in &table.columns {
         put_text(out, &column.name);
@@ -254,6 +255,7 @@ fn read_column(reader: &mut Reader<'_>) -> Result<ColumnDef> {
 fn read_table(reader: &mut Reader<'_>) -> Result<TableDef> {
     let (id, name, version) = (reader.u32()?, reader.text()?.to_owned(), reader.varint()?);
     let storage = reader.u32()?;
+    let is_ready = reader.bool()?;
     let columns = read_list(reader, read_column)?;
     let n = columns.len();
     Ok(TableDef {
@@ -261,6 +263,7 @@ fn read_table(reader: &mut Reader<'_>) -> Result<TableDef> {
         name,
         version,
         storage,
+        is_ready,
         columns,
         primary_key: read_positions(reader, n)?,
         primary_key_name: reader.text()?.to_owned(),

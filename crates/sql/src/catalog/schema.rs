@@ -33,6 +33,9 @@ pub struct TableDef {
     pub foreign_keys: Vec<ForeignKeyDef>,
     /// Number of changes of this definition. A transaction that used another version conflicts.
     pub version: u64,
+    /// The table has all rows of the query that makes it. Until then no statement sees it, and an
+    /// opening removes it.
+    pub is_ready: bool,
     /// Number of the family that has the rows. TRUNCATE and a change that rewrites all rows give
     /// the table a new one.
     pub storage: ObjectId,

@@ -7,10 +7,15 @@ use crate::statement::{ConstraintKind, CreateTable, NewColumn, NewConstraint};
 use crate::types::SqlType;
 use std::sync::Arc;
 
-/// Returns the changes of CREATE TABLE.
+/// Returns the changes of CREATE TABLE, and the number of the table. `is_ready`: statements see it at
+/// once.
 ///
 /// Errors: 42P07, 42701, 42P16, 42830, and others of bad definitions.
-pub fn create_table(changes: &mut Changes<'_>, create: &CreateTable) -> SqlResult<()> {
+pub fn create_table(
+    changes: &mut Changes<'_>,
+    create: &CreateTable,
+    is_ready: bool,
+) -> SqlResult<ObjectId> {
     changes.take_name(&create.name)?;
     let id = changes.new_id();
     let mut table = TableDef {
@@ -24,6 +29,7 @@ pub fn create_table(changes: &mut Changes<'_>, create: &CreateTable) -> SqlResul
         checks: Vec::new(),
         foreign_keys: Vec::new(),
         version: 1,
+        is_ready,
         storage: id,
     };
     for column in &create.columns {
@@ -50,7 +56,7 @@ pub fn create_table(changes: &mut Changes<'_>, create: &CreateTable) -> SqlResul
         table.row_sequence = Some(sequence);
     }
     changes.put(Object::Table(Arc::new(table)));
-    Ok(())
+    Ok(id)
 }
 
 /// Adds a column to a table.

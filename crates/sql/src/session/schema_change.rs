@@ -9,7 +9,7 @@ use crate::history::Change;
 use crate::keys::primary_key;
 use crate::schema::Schema;
 use crate::statement::{
-    Command, CreateTable, Ddl, Drop, NewColumn, NewConstraint, Query, WriteKind, analyze, parse,
+    Command, CreateTable, Ddl, NewColumn, NewConstraint, Query, WriteKind, analyze, parse,
 };
 use crate::storage::SchemaChange;
 use crate::translate::{TableLayout, row_values};
@@ -37,7 +37,9 @@ impl Session {
                 if create.if_not_exists && exists(&create.name) {
                     return skipped(&create.name);
                 }
-                self.change(text, |changes| ddl::create_table(changes, create))?;
+                self.change(text, |changes| {
+                    ddl::create_table(changes, create, true).map(|_| ())
+                })?;
             }
             Ddl::CreateTableAs {
                 name,
@@ -220,34 +222,38 @@ impl Session {
             columns: columns.collect(),
             constraints: Vec::new(),
         };
-        self.change(text, |changes| ddl::create_table(changes, &create))?;
-        let filled = self.fill(name, &query);
-        let rows = match filled {
-            Ok(rows) => rows,
+        let schema = self.storage.schema();
+        let mut changes = Changes::new(&schema.catalog);
+        let id = ddl::create_table(&mut changes, &create, false)?;
+        self.install(text, changes.finish())?;
+        match self.fill(id, &query) {
+            Ok(rows) => {
+                let schema = self.storage.schema();
+                let table = schema.catalog.table_by_id(id);
+                let table = table.ok_or_else(|| SqlError::internal("a new table is gone"))?;
+                let mut table = TableDef::clone(table);
+                table.is_ready = true;
+                table.version += 1;
+                self.install("", vec![(id, Some(Object::Table(Arc::new(table))))])?;
+                Ok(Outcome::done(format!("SELECT {rows}"), rows))
+            }
             Err(e) => {
                 self.state.lock().work = None;
-                let drop = Drop {
-                    names: vec![name.to_owned()],
-                    if_exists: true,
-                    cascade: false,
-                };
-                self.change("", |changes| ddl::drop_tables(changes, &drop))?;
-                return Err(e);
+                self.storage.remove_unfinished()?;
+                Err(e)
             }
-        };
-        Ok(Outcome::done(format!("SELECT {rows}"), rows))
+        }
     }
 
     /// Inserts the rows of a query into a new table.
-    fn fill(&mut self, name: &str, query: &Query) -> SqlResult<u64> {
+    fn fill(&mut self, table: ObjectId, query: &Query) -> SqlResult<u64> {
         self.begin_work()?;
         let schema = self.state.lock().schema()?.clone();
         self.context.set_schema(&schema);
         self.declare(&schema, &query.executable.relations)?;
-        let table = ddl::find_table(&schema.catalog, name)?.id;
         let write = crate::statement::Write {
             kind: WriteKind::Insert,
-            table: name.to_owned(),
+            table: String::new(),
             executable: crate::statement::Executable::default(),
             on_conflict: None,
             returning: None,

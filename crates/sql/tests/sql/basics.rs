@@ -131,3 +131,22 @@ fn a_table_with_rows_gets_a_primary_key() {
     assert_eq!((e.state().0, e.constraint()), ("23505", Some("k")));
     sql.check();
 }
+
+#[test]
+fn a_table_of_a_query_that_fails_is_not_made() {
+    let mut sql = Sql::new();
+    sql.run("CREATE TABLE t (a INT PRIMARY KEY); INSERT INTO t VALUES (1), (0)");
+    assert_eq!(
+        sql.fail("CREATE TABLE q AS SELECT 1 / a FROM t ORDER BY a DESC")
+            .state()
+            .0,
+        "22012"
+    );
+    assert_eq!(sql.fail("SELECT * FROM q").state().0, "42P01");
+    assert_eq!(
+        sql.tag("CREATE TABLE q AS SELECT a, a + 1 AS b FROM t"),
+        "SELECT 2"
+    );
+    assert_eq!(sql.run("SELECT * FROM q ORDER BY a"), ["0|1", "1|2"]);
+    sql.check();
+}

@@ -38,6 +38,7 @@ fn catalog() -> Catalog {
         checks: Vec::new(),
         foreign_keys: Vec::new(),
         version: 1,
+        is_ready: true,
         storage: id,
     };
     let mut people = table(1, "people", vec![id, gone, name]);

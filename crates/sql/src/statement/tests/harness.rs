@@ -420,6 +420,7 @@ impl Harness {
             checks: Vec::new(),
             foreign_keys: Vec::new(),
             version: 0,
+            is_ready: true,
             storage: id,
         };
         for constraint in create.constraints {
