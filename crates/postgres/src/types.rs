@@ -270,6 +270,14 @@ pub fn parameter(ty: SqlType, format: Format, bytes: &[u8]) -> SqlResult<Value> 
     }
 }
 
+/// Returns a float. SQLite would take NaN for NULL.
+fn float(ty: SqlType, x: f64) -> SqlResult<Value> {
+    match x.is_nan() {
+        true => Err(SqlError::unsupported(format!("NaN of type {ty}"))),
+        false => Ok(Value::Real(x)),
+    }
+}
+
 fn fixed<const N: usize>(ty: SqlType, bytes: &[u8]) -> SqlResult<[u8; N]> {
     bytes.try_into().map_err(|_| malformed(ty))
 }
@@ -298,8 +306,8 @@ fn parse_binary(ty: SqlType, bytes: &[u8]) -> SqlResult<Value> {
             _ => return Err(malformed(ty)),
         },
         SqlType::SmallInt | SqlType::Integer | SqlType::BigInt => parse_integer(ty, bytes)?,
-        SqlType::Real => Value::Real(f32::from_be_bytes(fixed(ty, bytes)?).into()),
-        SqlType::Double => Value::Real(f64::from_be_bytes(fixed(ty, bytes)?)),
+        SqlType::Real => float(ty, f32::from_be_bytes(fixed(ty, bytes)?).into())?,
+        SqlType::Double => float(ty, f64::from_be_bytes(fixed(ty, bytes)?))?,
         SqlType::Numeric(_) => {
             let text = numeric::numeric_text(bytes).ok_or_else(|| malformed(ty))?;
             ty.parse_text(&text)?

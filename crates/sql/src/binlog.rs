@@ -11,7 +11,7 @@ use crate::types::SqlType;
 use crate::value::Value;
 use basalt::env::Env;
 use basalt::log::{Log, LogEngineOptions, LogIter};
-use basalt::{Bytes, Options, ReadOptions, Store, StoreOptions, Tsn};
+use basalt::{Options, ReadOptions, Store, StoreOptions, Tsn};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,21 +132,6 @@ impl BinlogReader {
         self.log.last().or(self.log.trimmed()).unwrap_or(0)
     }
 
-    /// Returns the encoded records from a transaction on.
-    ///
-    /// Errors: 55000 if the transaction was trimmed.
-    pub(crate) fn records(&self, from: Tsn) -> SqlResult<LogIter> {
-        check_first(&self.log, from)?;
-        Ok(self.log.iter(from))
-    }
-
-    /// Returns the encoded record of a transaction, if the binlog has it.
-    ///
-    /// Errors: those of a read.
-    pub(crate) fn record(&self, tsn: Tsn) -> SqlResult<Option<Bytes>> {
-        Ok(self.log.read(tsn)?)
-    }
-
     /// Moves to a transaction.
     ///
     /// Errors: 55000 if the transaction was trimmed.
@@ -212,6 +197,14 @@ impl BinlogReader {
             kind,
         }))
     }
+}
+
+/// Returns the encoded records of a binlog from a transaction on.
+///
+/// Errors: 55000 if the transaction was trimmed.
+pub fn records_from(log: &Log, from: Tsn) -> SqlResult<LogIter> {
+    check_first(log, from)?;
+    Ok(log.iter(from))
 }
 
 fn check_first(log: &Log, from: Tsn) -> SqlResult<()> {

@@ -4,7 +4,7 @@
 //! one write with one sync, and their items go to the store in one call. Two stages, each with a
 //! lock, keep the order: while one group is applied, the next one is written to the binlog.
 
-use crate::error::{SqlError, SqlResult};
+use crate::error::{SqlError, SqlResult, SqlState};
 use crate::retention::Retention;
 use basalt::env::sync::{Condvar, Mutex};
 use basalt::log::{Log, LogBatch, LogEngine};
@@ -49,7 +49,15 @@ pub struct Committer {
     retention: Mutex<Retention>,
     /// The store lacks transactions of the binlog.
     has_pending: AtomicBool,
+    /// The last records of the binlog were not synced.
+    is_unsynced: AtomicBool,
 }
+
+/// Most bytes of the records of one group, unless it has one record.
+const MAX_GROUP_BYTES: usize = 64 << 20;
+
+/// Most bytes of a record.
+const MAX_RECORD_BYTES: usize = 768 << 20;
 
 /// Transactions that no leader has taken.
 #[derive(Default)]
@@ -130,6 +138,7 @@ impl Committer {
             log_stage: Mutex::new(LogStage { next, failed: None }),
             apply_stage: Mutex::default(),
             has_pending: AtomicBool::new(false),
+            is_unsynced: AtomicBool::new(false),
         }
     }
 
@@ -159,6 +168,16 @@ impl Committer {
     /// are not in the store, they are applied before the next transaction, or by the replay of the
     /// next opening.
     pub fn commit(&self, record: Vec<u8>, items: Items, synced: bool) -> SqlResult<Tsn> {
+        if record.len() > MAX_RECORD_BYTES {
+            return Err(SqlError::new(
+                SqlState::PROGRAM_LIMIT_EXCEEDED,
+                format!(
+                    "the transaction takes {} bytes in the binlog, at most {MAX_RECORD_BYTES} are allowed",
+                    record.len()
+                ),
+            )
+            .with_hint("divide the work into several transactions"));
+        }
         let request = Request {
             record,
             items,
@@ -208,10 +227,40 @@ impl Committer {
         }
     }
 
+    /// Takes the waiting transactions, up to a number of bytes.
+    fn take_group(&self) -> Vec<Arc<Slot>> {
+        let mut waiting = self.waiting.lock();
+        let mut bytes = 0;
+        let mut taken = 0;
+        for slot in &waiting.slots {
+            let state = slot.state.lock();
+            bytes += state
+                .request
+                .as_ref()
+                .map_or(0, |request| request.record.len());
+            if taken > 0 && bytes > MAX_GROUP_BYTES {
+                break;
+            }
+            taken += 1;
+        }
+        let rest = waiting.slots.split_off(taken);
+        std::mem::replace(&mut waiting.slots, rest)
+    }
+
+    /// Makes what was written to the binlog without a sync durable.
+    ///
+    /// Errors: those of the binlog.
+    pub fn sync(&self) -> SqlResult<()> {
+        match self.is_unsynced.load(Ordering::SeqCst) {
+            true => Ok(self.logs.sync()?),
+            false => Ok(()),
+        }
+    }
+
     /// Carries out a group of all waiting transactions, as its leader.
     fn lead(&self) {
         let mut stage = self.log_stage.lock();
-        let group = std::mem::take(&mut self.waiting.lock().slots);
+        let group = self.take_group();
         if let Some(e) = &stage.failed {
             self.name_leader();
             group.iter().for_each(|slot| slot.finish(Err(e.clone())));
@@ -282,6 +331,7 @@ impl Committer {
         }
         let written = self.logs.write(batch, &WriteOptions::synced(synced));
         written.map_err(|e| e.context("writing the binlog"))?;
+        self.is_unsynced.store(!synced, Ordering::SeqCst);
         stage.next = tsn;
         Ok(in_log)
     }

@@ -8,7 +8,7 @@ use crate::schema::Schema;
 use crate::storage::Storage;
 use basalt::env::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Name of the database. A directory has one database.
@@ -28,6 +28,8 @@ pub struct SessionContext {
     transaction_us: AtomicI64,
     /// The first error of the running statement.
     raised: Mutex<Option<SqlError>>,
+    /// The transaction has taken or set values of sequences that its user sees.
+    has_sequence_values: AtomicBool,
     /// The last value that the session took from each sequence.
     last_values: Mutex<BTreeMap<ObjectId, i64>>,
     /// The variables of the session.
@@ -44,6 +46,7 @@ impl SessionContext {
             user,
             transaction_us: AtomicI64::new(0),
             raised: Mutex::default(),
+            has_sequence_values: AtomicBool::new(false),
             last_values: Mutex::default(),
             settings: Settings::default(),
             schema: Mutex::default(),
@@ -68,6 +71,11 @@ impl SessionContext {
     /// Notes that a transaction begins now.
     pub fn begin_transaction(&self) {
         self.transaction_us.store(self.now_us(), Ordering::Relaxed);
+    }
+
+    /// Returns `true` once if the transaction has taken or set values of sequences.
+    pub fn take_sequence_values(&self) -> bool {
+        self.has_sequence_values.swap(false, Ordering::Relaxed)
     }
 
     /// Returns the begin of the transaction, in microseconds since 1970.
@@ -122,6 +130,7 @@ impl SessionContext {
     pub fn next_value(&self, id: ObjectId) -> SqlResult<i64> {
         let sequence = self.sequence(id)?;
         let value = self.storage.next_value(&sequence)?;
+        self.has_sequence_values.store(true, Ordering::Relaxed);
         self.last_values.lock().insert(id, value);
         Ok(value)
     }
@@ -152,6 +161,7 @@ impl SessionContext {
             false => Some(value),
         };
         self.storage.set_sequence(id, next)?;
+        self.has_sequence_values.store(true, Ordering::Relaxed);
         if is_called {
             self.last_values.lock().insert(id, value);
         }

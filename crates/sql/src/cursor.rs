@@ -6,7 +6,10 @@
 use crate::catalog::TableDef;
 use crate::codec::Row;
 use crate::error::{SqlError, SqlResult};
-use crate::keys::{KeyPart, KeyType, decode_columns, encode_key_value, next_prefix, skip_columns};
+use crate::keys::{
+    Exact, KeyPart, KeyType, decode_columns, encode_key_value, exact_value, is_inside, next_prefix,
+    skip_columns, whole,
+};
 use crate::plan::Plan;
 use crate::row_write::Target;
 use crate::state::{SessionState, SharedState, read_error};
@@ -131,16 +134,6 @@ impl Scan {
     }
 }
 
-/// What becomes of a value that a key is compared with.
-enum Compared {
-    /// The value in the type of the column, or one that is not inside of the bound.
-    Value(Value),
-    /// No value of the column is equal to it.
-    Never,
-    /// The comparison does not narrow the scan; SQLite makes it.
-    Unknown,
-}
-
 impl RowCursor {
     /// Returns a cursor that is at no row.
     pub fn new(target: Target) -> RowCursor {
@@ -173,10 +166,10 @@ impl RowCursor {
             .iter()
             .zip(&bounds.values[..usize::from(self.plan.equal)])
         {
-            match equal_value(&self.target.table, part, value) {
-                Compared::Value(value) => encode_key_value(&mut prefix, part, value.as_ref())?,
-                Compared::Never => return Ok(()),
-                Compared::Unknown => {
+            match exact_value(part, value) {
+                Exact::Value(value) => encode_key_value(&mut prefix, part, value.as_ref())?,
+                Exact::Never => return Ok(()),
+                Exact::Unknown => {
                     is_whole = false;
                     break;
                 }
@@ -230,8 +223,8 @@ impl RowCursor {
         let prefix = lower.clone();
         if self.plan.has_lower {
             match range.next().map(|value| bound_value(part, value, true)) {
-                Some(Compared::Value(value)) => encode_key_value(lower, part, value.as_ref())?,
-                Some(Compared::Never) => return Ok(false),
+                Some(Exact::Value(value)) => encode_key_value(lower, part, value.as_ref())?,
+                Some(Exact::Never) => return Ok(false),
                 _ => {}
             }
         } else if self.plan.has_upper && part.marked {
@@ -240,12 +233,12 @@ impl RowCursor {
         }
         if self.plan.has_upper {
             match range.next().map(|value| bound_value(part, value, false)) {
-                Some(Compared::Value(value)) => {
+                Some(Exact::Value(value)) => {
                     let mut highest = prefix;
                     encode_key_value(&mut highest, part, value.as_ref())?;
                     *upper = next_prefix(&highest);
                 }
-                Some(Compared::Never) => return Ok(false),
+                Some(Exact::Never) => return Ok(false),
                 _ => {}
             }
         }
@@ -452,16 +445,16 @@ impl RowCursor {
         let part = hash_part(&self.target.table, column);
         let value = bounds.values.first().unwrap_or(&Value::Null);
         let hash = self.hash.as_ref().filter(|hash| !hash.is_too_large);
-        match (equal_value(&self.target.table, &part, value), hash) {
-            (Compared::Never, _) => Ok(()),
-            (Compared::Value(value), Some(hash)) if !value.is_null() => {
+        match (exact_value(&part, value), hash) {
+            (Exact::Never, _) => Ok(()),
+            (Exact::Value(value), Some(hash)) if !value.is_null() => {
                 let mut sought = Vec::new();
                 encode_key_value(&mut sought, &part, value.as_ref())?;
                 let rows = hash.rows.get(&sought).cloned().unwrap_or_default();
                 self.source = Source::Hits(rows.into_iter());
                 self.advance(state)
             }
-            (Compared::Value(value), _) if value.is_null() => Ok(()),
+            (Exact::Value(value), _) if value.is_null() => Ok(()),
             _ => {
                 let storage = self.target.table.storage;
                 self.scan(state, storage, Vec::new(), None)?;
@@ -519,79 +512,36 @@ fn hash_part(table: &TableDef, column: u16) -> KeyPart {
     }
 }
 
-/// Returns a value that is compared by `=`, in the type of a key's column.
-fn equal_value(table: &TableDef, part: &KeyPart, value: &Value) -> Compared {
-    if value.is_null() {
-        // `= NULL` holds for no row; IS NULL has a NULL as its value, and a column with a marker.
-        return match part.marked {
-            true => Compared::Value(Value::Null),
-            false => Compared::Never,
-        };
-    }
-    let _ = table;
-    match (part.ty, value) {
-        (KeyType::Integer(bytes), Value::Integer(n)) => match is_inside(*n, bytes) {
-            true => Compared::Value(Value::Integer(*n)),
-            false => Compared::Never,
-        },
-        (KeyType::Integer(bytes), Value::Real(x)) => match whole(*x) {
-            Some(n) if is_inside(n, bytes) => Compared::Value(Value::Integer(n)),
-            _ => Compared::Never,
-        },
-        (KeyType::Number, Value::Integer(_)) => Compared::Value(value.clone()),
-        (KeyType::Number, Value::Real(x)) => Compared::Value(match whole(*x) {
-            Some(n) => Value::Integer(n),
-            None => Value::Real(*x),
-        }),
-        (KeyType::Real, Value::Integer(n)) => Compared::Value(Value::Real(*n as f64)),
-        (KeyType::Real, Value::Real(_))
-        | (KeyType::Text, Value::Text(_))
-        | (KeyType::Blob, Value::Blob(_)) => Compared::Value(value.clone()),
-        _ => Compared::Unknown,
-    }
-}
-
 /// Returns a value that bounds a column, in the type of the column. The bound may be too wide by a
 /// value, and never too narrow: SQLite compares again.
-fn bound_value(part: &KeyPart, value: &Value, is_lower: bool) -> Compared {
+fn bound_value(part: &KeyPart, value: &Value, is_lower: bool) -> Exact {
     if value.is_null() {
-        return Compared::Never;
+        return Exact::Never;
     }
     match (part.ty, value) {
         (KeyType::Integer(bytes), Value::Integer(n)) => match is_inside(*n, bytes) {
-            true => Compared::Value(Value::Integer(*n)),
+            true => Exact::Value(Value::Integer(*n)),
             // All values of the column are on one side.
-            false if (*n > 0) == is_lower => Compared::Never,
-            false => Compared::Unknown,
+            false if (*n > 0) == is_lower => Exact::Never,
+            false => Exact::Unknown,
         },
         (KeyType::Integer(bytes), Value::Real(x)) => {
             let rounded = if is_lower { x.floor() } else { x.ceil() };
             match whole(rounded) {
-                Some(n) if is_inside(n, bytes) => Compared::Value(Value::Integer(n)),
-                _ => Compared::Unknown,
+                Some(n) if is_inside(n, bytes) => Exact::Value(Value::Integer(n)),
+                _ => Exact::Unknown,
             }
         }
-        (KeyType::Number, Value::Integer(_)) => Compared::Value(value.clone()),
-        (KeyType::Number, Value::Real(x)) if x.is_nan() => Compared::Unknown,
-        (KeyType::Number, Value::Real(x)) => Compared::Value(match whole(*x) {
+        (KeyType::Number, Value::Integer(_)) => Exact::Value(value.clone()),
+        (KeyType::Number, Value::Real(x)) if x.is_nan() => Exact::Unknown,
+        (KeyType::Number, Value::Real(x)) => Exact::Value(match whole(*x) {
             Some(n) => Value::Integer(n),
             None => Value::Real(*x),
         }),
-        (KeyType::Real, Value::Integer(n)) => Compared::Value(Value::Real(*n as f64)),
+        (KeyType::Real, Value::Integer(n)) => Exact::Value(Value::Real(*n as f64)),
         (KeyType::Real, Value::Real(_))
         | (KeyType::Text, Value::Text(_))
-        | (KeyType::Blob, Value::Blob(_)) => Compared::Value(value.clone()),
-        _ => Compared::Unknown,
+        | (KeyType::Blob, Value::Blob(_)) => Exact::Value(value.clone()),
+        _ => Exact::Unknown,
     }
-}
-
-fn is_inside(n: i64, bytes: u8) -> bool {
-    let bits = u32::from(bytes) * 8;
-    bits == 64 || (-(1 << (bits - 1))..1 << (bits - 1)).contains(&n)
-}
-
-/// Returns a float as an integer, if it is one.
-fn whole(x: f64) -> Option<i64> {
-    let is_inside = (-9.223_372_036_854_775e18..9.223_372_036_854_775e18).contains(&x);
-    (is_inside && x.fract() == 0.0).then_some(x as i64)
 }

@@ -132,7 +132,7 @@ impl<'c> Changes<'c> {
 ///
 /// Errors: 42602, 42622.
 pub fn check_name(name: &str) -> SqlResult<()> {
-    if name.is_empty() || name.contains('\0') || name == KEY_COLUMN {
+    if name.is_empty() || name.contains('\0') || name.eq_ignore_ascii_case(KEY_COLUMN) {
         return Err(SqlError::new(
             SqlState::INVALID_NAME,
             format!("no object can have the name {name:?}"),

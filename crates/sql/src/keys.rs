@@ -301,5 +301,61 @@ fn unescaped(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
+/// What a value is in the type of a key's column.
+pub enum Exact {
+    /// The value in the type of the column. A NULL is one for a column with a marker.
+    Value(Value),
+    /// No value of the column is equal to it.
+    Never,
+    /// The types do not tell.
+    Unknown,
+}
+
+/// Returns a value that is compared by `=` in the type of a key's column.
+pub fn exact_value(part: &KeyPart, value: &Value) -> Exact {
+    if value.is_null() {
+        // `= NULL` holds for no row; IS NULL has a NULL as its value, and a column with a marker.
+        return match part.marked {
+            true => Exact::Value(Value::Null),
+            false => Exact::Never,
+        };
+    }
+    match (part.ty, value) {
+        (KeyType::Integer(bytes), Value::Integer(n)) => match is_inside(*n, bytes) {
+            true => Exact::Value(Value::Integer(*n)),
+            false => Exact::Never,
+        },
+        (KeyType::Integer(bytes), Value::Real(x)) => match whole(*x) {
+            Some(n) if is_inside(n, bytes) => Exact::Value(Value::Integer(n)),
+            // The ends of the integers are no floats of their own.
+            _ if x.abs() >= SHARED => Exact::Unknown,
+            _ => Exact::Never,
+        },
+        (KeyType::Number, Value::Integer(_)) => Exact::Value(value.clone()),
+        (KeyType::Number, Value::Real(x)) => Exact::Value(match whole(*x) {
+            Some(n) => Value::Integer(n),
+            None => Value::Real(*x),
+        }),
+        (KeyType::Real, Value::Integer(n)) if (*n as f64).abs() >= SHARED => Exact::Unknown,
+        (KeyType::Real, Value::Integer(n)) => Exact::Value(Value::Real(*n as f64)),
+        (KeyType::Real, Value::Real(_))
+        | (KeyType::Text, Value::Text(_))
+        | (KeyType::Blob, Value::Blob(_)) => Exact::Value(value.clone()),
+        _ => Exact::Unknown,
+    }
+}
+
+/// Returns `true` if an integer of so many bytes can have the value.
+pub fn is_inside(n: i64, bytes: u8) -> bool {
+    let bits = u32::from(bytes) * 8;
+    bits == 64 || (-(1 << (bits - 1))..1 << (bits - 1)).contains(&n)
+}
+
+/// Returns a float as an integer, if it is one and not at the ends of the integers.
+pub fn whole(x: f64) -> Option<i64> {
+    let is_inside = (-9.223_372_036_854_775e18..9.223_372_036_854_775e18).contains(&x);
+    (is_inside && x.fract() == 0.0).then_some(x as i64)
+}
+
 #[cfg(test)]
 mod tests;

@@ -323,6 +323,11 @@ fn hash(table: &TableDef, question: &Question<'_>, best: &Answer) -> Option<Answ
         c.comparison == Comparison::Equal && !c.is_constant && c.is_binary && c.column < 255
     })?;
     let rows = (question.rows / 1000.0).max(2.0);
+    let cost = rows * 4.0 + question.rows.max(1000.0) / 100.0;
+    if cost >= best.cost {
+        // A few rows in the order of a key cost less than a hash table.
+        return None;
+    }
     let column = &table.columns[usize::from(join.column)].name;
     Some(Answer {
         plan: Plan {
@@ -331,7 +336,7 @@ fn hash(table: &TableDef, question: &Question<'_>, best: &Answer) -> Option<Answ
             ..Plan::default()
         },
         arguments: vec![join.number],
-        cost: rows * 4.0 + question.rows.max(1000.0) / 100.0,
+        cost,
         rows,
         is_ordered: false,
         description: format!("hash table over {column}"),

@@ -1,6 +1,6 @@
 //! Point-in-time restore: a checkpoint, and the transactions of a binlog behind it.
 
-use crate::binlog::BinlogReader;
+use crate::binlog::records_from;
 use crate::database::Database;
 use crate::error::{SqlError, SqlResult, SqlState};
 use crate::options::DatabaseOptions;
@@ -123,8 +123,19 @@ fn append_binlog(
     let engine = LogEngine::open(env, logs, LogEngineOptions::default())?;
     let copy = engine.log(BINLOG)?;
     let checkpoint_tsn = copy.last().or(copy.trimmed()).unwrap_or(0);
-    let source = BinlogReader::open(env, &options.binlog)?;
-    let last = source.last();
+    // The tables of the source may be damaged, or behind its binlog: they are not opened.
+    let logs = Store::find_logs(env, &options.binlog)?.ok_or_else(|| {
+        SqlError::new(
+            SqlState::UNDEFINED_OBJECT,
+            format!(
+                "{} is no database: it has no binlog",
+                options.binlog.display()
+            ),
+        )
+    })?;
+    let source = LogEngine::open_read_only(env, logs, LogEngineOptions::default())?;
+    let source = source.log(BINLOG)?;
+    let last = source.last().or(source.trimmed()).unwrap_or(0);
     let mut report = RestoreReport {
         checkpoint_tsn,
         tsn: checkpoint_tsn,
@@ -144,7 +155,7 @@ fn append_binlog(
         // The last transaction of the checkpoint is in one of the two binlogs, unless both were
         // trimmed up to it.
         let newest = match copy.read(checkpoint_tsn)? {
-            None => source.record(checkpoint_tsn)?,
+            None => source.read(checkpoint_tsn)?,
             found => found,
         };
         let commit_ms = newest
@@ -161,7 +172,7 @@ fn append_binlog(
         }
     }
     if checkpoint_tsn < last {
-        for record in source.records(checkpoint_tsn + 1)? {
+        for record in records_from(&source, checkpoint_tsn + 1)? {
             let (tsn, bytes) = record?;
             let commit_ms = BinlogRecord::decode(&bytes)?.commit_ms;
             let is_inside = match options.target {

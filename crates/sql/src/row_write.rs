@@ -204,14 +204,41 @@ fn find_conflict(
 ) -> SqlResult<Option<KeyConflict>> {
     let table = &target.table;
     let is_same = old.is_some_and(|(old, _)| old == key);
+    // The key that ON CONFLICT names counts before all others.
+    let clause = state
+        .write
+        .as_ref()
+        .and_then(|write| write.on_conflict.as_ref());
+    let wanted = match clause.and_then(|clause| clause.target) {
+        Some(ConflictTarget::Index(index)) => Some(index),
+        Some(ConflictTarget::PrimaryKey) | None => None,
+    };
+    if let Some(wanted) = wanted
+        && let Some(conflict) = find_index_conflict(state, target, values, key, old, Some(wanted))?
+    {
+        return Ok(Some(conflict));
+    }
     if !is_same && state.get(table.storage, key)?.is_some() {
         return Ok(Some(KeyConflict {
             index: None,
             holder: key.clone(),
         }));
     }
+    find_index_conflict(state, target, values, key, old, None)
+}
+
+/// Returns the first key of a unique index, or of the index `only`, that another row has.
+fn find_index_conflict(
+    state: &mut SessionState,
+    target: &Target,
+    values: &[Value],
+    key: &Bytes,
+    old: Option<(&Bytes, &[Value])>,
+    only: Option<ObjectId>,
+) -> SqlResult<Option<KeyConflict>> {
+    let table = &target.table;
     for (index, entries) in table.indexes.iter().zip(&target.layout.indexes) {
-        if !index.unique {
+        if !index.unique || only.is_some_and(|only| only != index.id) {
             continue;
         }
         let entry = entries.entry(values, key)?;
@@ -360,6 +387,11 @@ fn replace(
 pub fn delete(state: &mut SessionState, target: &Target, key: &[u8]) -> SqlResult<()> {
     let table = &target.table;
     state.touch(table)?;
+    let written = state.work()?.writes.get(table.storage, key);
+    if written.is_some_and(|written| written.after.is_none()) {
+        // A cascade of this statement has deleted the row meanwhile.
+        return Ok(());
+    }
     let old = read_row(state, target, key)?;
     let key = Bytes::copy_from_slice(key);
     delete_row(state, target, &key, &old)?;

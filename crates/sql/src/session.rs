@@ -501,6 +501,13 @@ impl Session {
         let parsed = parsed.ok_or_else(|| SqlError::syntax("PREPARE takes one statement"))?;
         let types: Vec<Option<SqlType>> = types.iter().map(|ty| Some(*ty)).collect();
         let prepared = self.prepare(&parsed, &types)?;
+        let analyzed = prepared.0.analyzed.lock().clone();
+        // An EXECUTE inside could name the statement itself.
+        if !matches!(analyzed.command, Command::Query(_) | Command::Write(_)) {
+            return Err(SqlError::syntax(
+                "PREPARE takes a SELECT, VALUES, INSERT, UPDATE or DELETE statement",
+            ));
+        }
         self.prepared.insert(name.to_owned(), prepared);
         Ok(Outcome::done("PREPARE", 0))
     }
@@ -512,6 +519,9 @@ impl Session {
         sink: &mut dyn RowSink,
     ) -> SqlResult<Outcome> {
         let prepared = self.named(name)?.clone();
+        if self.status() == TransactionStatus::Idle {
+            self.context.begin_transaction();
+        }
         let mut parameters = Vec::with_capacity(values.len());
         for (value, ty) in values.iter().zip(prepared.parameters()) {
             let state = self.state.lock();

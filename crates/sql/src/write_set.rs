@@ -91,6 +91,10 @@ impl WriteSet {
         after: Option<Bytes>,
     ) {
         self.bytes += WRITE_OVERHEAD + 2 * key.len() as u64;
+        let is_first = self.get(storage, &key).is_none();
+        if is_first {
+            self.bytes += before.as_ref().map_or(0, |value| value.len() as u64);
+        }
         self.bytes += after.as_ref().map_or(0, |value| value.len() as u64);
         let writes = self.families.entry(storage).or_default();
         let replaced = match writes.get_mut(&key) {
@@ -123,7 +127,10 @@ impl WriteSet {
                     let written = writes.get_mut(&record.key);
                     written.and_then(|w| std::mem::replace(&mut w.after, replaced))
                 }
-                None => writes.remove(&record.key).and_then(|w| w.after),
+                None => writes.remove(&record.key).and_then(|written| {
+                    size += written.before.map_or(0, |value| value.len() as u64);
+                    written.after
+                }),
             };
             size += undone.map_or(0, |value| value.len() as u64);
             self.bytes = self.bytes.saturating_sub(size);

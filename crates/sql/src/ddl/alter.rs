@@ -9,6 +9,15 @@ use crate::statement::{AlterTable, ConstraintKind, NewConstraint};
 use crate::types::SqlType;
 use std::sync::Arc;
 
+/// Calls in a default that have another value for each row.
+const VOLATILE: [&str; 5] = [
+    "basalt_nextval(",
+    "basalt_uuid(",
+    "basalt_random(",
+    "random(",
+    "basalt_clock",
+];
+
 /// What the rows of an altered table must be checked for.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Altered {
@@ -190,6 +199,13 @@ fn fill_missing(
         .with_hint("create a new table with the column, and copy the rows into it"));
     }
     if let Some(default) = &column.default {
+        if VOLATILE.iter().any(|name| default.contains(name)) {
+            return Err(SqlError::unsupported(format!(
+                "a column \"{}\" with another default for each row of a table",
+                column.name
+            ))
+            .with_hint("add the column without a default, and fill it by UPDATE"));
+        }
         let value = column.ty.coerce(evaluate(default)?)?;
         column.missing = Some(value).filter(|value| !value.is_null());
     }
@@ -286,6 +302,21 @@ fn drop_column(
     table
         .indexes
         .retain(|index| !index.columns.contains(&position));
+    let unserved = table
+        .foreign_keys
+        .iter()
+        .find(|key| !table.is_served(&key.columns));
+    if let Some(key) = unserved {
+        return Err(super::dependent(
+            "column",
+            name,
+            &[format!(
+                "foreign key \"{}\" of table \"{}\" needs an index with it",
+                key.name, table.name
+            )],
+        )
+        .with_hint("create an index on the columns of the foreign key first"));
+    }
     let column = &mut table.columns[at];
     column.dropped = true;
     (column.default, column.not_null) = (None, false);

@@ -305,7 +305,10 @@ fn add_foreign_key(
     let columns = positions(table, names)?;
     let parent: Arc<TableDef> = match *parent_name == table.name {
         true => Arc::new(table.clone()),
-        false => super::find_table(changes.catalog(), parent_name)?.clone(),
+        false => {
+            let found = super::find_table(changes.catalog(), parent_name)?;
+            changes.table(found.id).unwrap_or_else(|| found.clone())
+        }
     };
     let parent_columns = match parent_names.is_empty() {
         true => parent.primary_key.clone(),
@@ -341,6 +344,12 @@ fn add_foreign_key(
         let index_name = changes.free_name(&table.name, &child_names, "idx");
         let index = new_index(changes, index_name, columns.clone(), false, false, is_empty);
         table.indexes.push(index);
+    }
+    if parent.id != table.id {
+        // A transaction that has deleted a parent without this key conflicts.
+        let mut parent = TableDef::clone(&parent);
+        parent.version += 1;
+        changes.put(Object::Table(Arc::new(parent)));
     }
     table.foreign_keys.push(ForeignKeyDef {
         name,

@@ -3,7 +3,7 @@
 use super::{Target, delete, key_text, replace};
 use crate::catalog::{ForeignKeyAction, ForeignKeyDef, ObjectId, TableDef};
 use crate::error::{SqlError, SqlResult, SqlState};
-use crate::keys::{KeyPart, encode_key_value, next_prefix, skip_columns};
+use crate::keys::{Exact, KeyPart, encode_key_value, exact_value, next_prefix, skip_columns};
 use crate::schema::Schema;
 use crate::state::SessionState;
 use crate::storage::{ReferenceCheck, ReferenceSide};
@@ -13,14 +13,15 @@ use basalt::{Bytes, Db, ReadOptions};
 use std::sync::Arc;
 
 /// Most levels of cascades.
-const MAX_CASCADES: usize = 64;
+const MAX_CASCADES: usize = 256;
 
-/// Returns the key by which a parent is found: the family, and the encoded values.
+/// Returns the key by which a parent is found: the family, and the encoded values. Returns `None` if
+/// no parent can have the values.
 fn parent_key(
     schema: &Schema,
     key: &ForeignKeyDef,
     values: &[Value],
-) -> SqlResult<(ObjectId, Bytes)> {
+) -> SqlResult<Option<(ObjectId, Bytes)>> {
     let parent = Target::of(schema, key.parent)?;
     let (storage, parts) = referenced_key(&parent, key)?;
     let mut encoded = Vec::new();
@@ -31,11 +32,13 @@ fn parent_key(
             .position(|column| *column == part.column);
         let at = at.ok_or_else(|| SqlError::internal("a foreign key lacks a column"))?;
         let value = &values[usize::from(key.columns[at])];
-        let ty = parent.table.columns[usize::from(part.column)].ty;
-        let value = ty.coerce(value.clone())?;
+        // A rounded value would be another one.
+        let Exact::Value(value) = exact_value(part, value) else {
+            return Ok(None);
+        };
         encode_key_value(&mut encoded, part, value.as_ref())?;
     }
-    Ok((storage, Bytes::from(encoded)))
+    Ok(Some((storage, Bytes::from(encoded))))
 }
 
 /// Returns the family and the columns of the parent's key that a foreign key refers to.
@@ -117,7 +120,9 @@ pub fn check_stored_parent(
         Some(parent) => parent.name.clone(),
         None => String::new(),
     };
-    let (storage, sought) = parent_key(schema, key, values)?;
+    let Some((storage, sought)) = parent_key(schema, key, values)? else {
+        return Err(missing_parent(table, key, &parent, values));
+    };
     match db.get(schema.family(storage)?, &sought, options)? {
         Some(_) => Ok(()),
         None => Err(missing_parent(table, key, &parent, values)),
@@ -143,6 +148,9 @@ pub fn check_parents(
         let sought = parent_key(state.schema()?, key, values)?;
         let parent = Target::find(state, key.parent)?.table;
         let error = missing_parent(table, key, &parent.name, values);
+        let Some(sought) = sought else {
+            return Err(error);
+        };
         let (index, parts) = serving_key(target, key)?;
         let mut prefix = Vec::new();
         for part in &parts {
@@ -171,29 +179,42 @@ struct Children {
     prefix: Vec<u8>,
 }
 
-/// Returns the tables that refer to a row, with the prefix of their entries. Keys with a NULL have
-/// no children.
-fn children(state: &SessionState, target: &Target, old: &[Value]) -> SqlResult<Vec<Children>> {
+/// Returns the tables that refer to a row, with the prefix of their entries. Keys with a NULL have no
+/// children. With `new`, keys that stay the same are left out.
+fn children(
+    state: &SessionState,
+    target: &Target,
+    old: &[Value],
+    new: Option<&[Value]>,
+) -> SqlResult<Vec<Children>> {
     let schema = state.schema()?.clone();
     let mut found = Vec::new();
     for (child, key) in schema.catalog.children(target.table.id) {
         let parent_value = |column: &u16| &old[usize::from(*column)];
-        if key
-            .parent_columns
-            .iter()
-            .any(|column| parent_value(column).is_null())
+        let is_same = |column: &u16| {
+            new.is_some_and(|new| new[usize::from(*column)] == old[usize::from(*column)])
+        };
+        let mut columns = key.parent_columns.iter();
+        if columns.any(|column| parent_value(column).is_null())
+            || key.parent_columns.iter().all(is_same)
         {
             continue;
         }
         let child = Target::find(state, child.id)?;
         let (index, parts) = serving_key(&child, key)?;
         let mut prefix = Vec::new();
+        let mut is_possible = true;
         for part in &parts {
             let at = key.columns.iter().position(|column| *column == part.column);
             let at = at.ok_or_else(|| SqlError::internal("a foreign key lacks a column"))?;
-            let ty = child.table.columns[usize::from(part.column)].ty;
-            let value = ty.coerce(parent_value(&key.parent_columns[at]).clone())?;
-            encode_key_value(&mut prefix, part, value.as_ref())?;
+            match exact_value(part, parent_value(&key.parent_columns[at])) {
+                Exact::Value(value) => encode_key_value(&mut prefix, part, value.as_ref())?,
+                // No child can have the value of the parent.
+                Exact::Never | Exact::Unknown => is_possible = false,
+            }
+        }
+        if !is_possible {
+            continue;
         }
         found.push(Children {
             child,
@@ -233,7 +254,7 @@ fn serving_key(child: &Target, key: &ForeignKeyDef) -> SqlResult<(Option<usize>,
 
 /// Does what foreign keys say about the children of a deleted row.
 pub fn on_delete(state: &mut SessionState, target: &Target, old: &[Value]) -> SqlResult<()> {
-    for children in children(state, target, old)? {
+    for children in children(state, target, old, None)? {
         let action = children.key.on_delete;
         apply(state, target, &children, action, old, None)?;
     }
@@ -247,11 +268,7 @@ pub fn on_update(
     old: &[Value],
     new: &[Value],
 ) -> SqlResult<()> {
-    for children in children(state, target, old)? {
-        let mut columns = children.key.parent_columns.iter();
-        if columns.all(|column| old[usize::from(*column)] == new[usize::from(*column)]) {
-            continue;
-        }
+    for children in children(state, target, old, Some(new))? {
         let action = children.key.on_update;
         apply(state, target, &children, action, old, Some(new))?;
     }

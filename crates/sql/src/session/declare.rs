@@ -103,12 +103,14 @@ impl Session {
                 .map(|(name, _)| name.clone())
                 .collect();
             for name in stale {
-                let declared = self.declared.objects.remove(&name);
+                let declared = self.declared.objects.get(&name);
                 let kind = match declared.is_some_and(|declared| declared.is_view) {
                     true => "VIEW",
                     false => "TABLE",
                 };
                 self.run_declaration(&format!("DROP {kind} {}", quoted(&name)))?;
+                // An interrupted DROP is tried again.
+                self.declared.objects.remove(&name);
             }
             self.declared.version = schema.catalog.version;
         }

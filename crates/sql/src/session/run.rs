@@ -264,7 +264,11 @@ impl Session {
 
     /// Fails in a read-only transaction.
     pub(super) fn refuse_read_only(&self, what: &str) -> SqlResult<()> {
-        match self.block.is_read_only() {
+        let is_read_only = match self.block {
+            Block::None => self.variables.is_on("default_transaction_read_only"),
+            Block::Open(_) => self.block.is_read_only(),
+        };
+        match is_read_only {
             false => Ok(()),
             true => Err(SqlError::new(
                 SqlState::READ_ONLY_TRANSACTION,

@@ -22,6 +22,8 @@ impl Session {
     /// Carries out a statement that changes the catalog. It is a transaction of its own.
     pub(super) fn execute_ddl(&mut self, ddl: &Ddl, text: &str) -> SqlResult<Outcome> {
         self.refuse_in_block(tag(ddl))?;
+        self.refuse_read_only(tag(ddl))?;
+        self.context.begin_transaction();
         let storage = self.storage.clone();
         let mut change = storage.begin_change();
         let exists = |name: &str| storage.schema().catalog.is_taken(name);
@@ -564,6 +566,7 @@ impl Session {
                     storage.set_sequence(sequence.id, Some(sequence.start))?;
                 }
             }
+            storage.committer().sync()?;
         }
         Ok(Outcome::done("TRUNCATE TABLE", 0))
     }

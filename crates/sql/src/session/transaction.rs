@@ -140,6 +140,18 @@ impl Session {
         }
         let before = self.variables.get(name).map(str::to_owned);
         self.variables.set(name, value)?;
+        if name == "transaction_read_only" {
+            let is_on = self.variables.is_on(name);
+            // The variable is that of the transaction, and has its default again afterwards.
+            self.variables.set(name, None)?;
+            return match &mut self.block {
+                Block::Open(block) => {
+                    block.read_only = is_on;
+                    Ok(Outcome::done(tag, 0))
+                }
+                Block::None => Ok(Outcome::done(tag, 0)),
+            };
+        }
         if let Block::Open(block) = &mut self.block
             && is_local
         {
@@ -260,9 +272,15 @@ impl Session {
     pub(super) fn commit_work(&mut self) -> SqlResult<()> {
         let work = self.state.lock().work.take();
         let synced = self.variables.is_on("synchronous_commit");
-        if let Some(work) = work {
-            self.storage.commit(work, synced)?;
+        let has_values = self.context.take_sequence_values();
+        let committed = match work {
+            Some(work) => self.storage.commit(work, synced)?,
+            None => None,
+        };
+        // A client has seen values that no row has: they are not given out again after a power cut.
+        match committed.is_none() && has_values && synced {
+            true => self.storage.committer().sync(),
+            false => Ok(()),
         }
-        Ok(())
     }
 }

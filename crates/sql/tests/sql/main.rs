@@ -7,4 +7,5 @@ mod harness;
 mod hostile;
 mod isolation;
 mod logic;
+mod reviewed;
 mod system;
