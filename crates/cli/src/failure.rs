@@ -402,7 +402,7 @@ pub fn strip_repair_advice(text: &str) -> String {
 }
 
 /// Returns the holder of a store's lock from the filesystem's words: `process 12 (basalt serve)`.
-fn holder(text: &str) -> Option<&str> {
+pub fn holder(text: &str) -> Option<&str> {
     let rest = &text[text.find("process ")?..];
     let numbered = rest["process ".len()..].starts_with(|c: char| c.is_ascii_digit());
     if !numbered && !rest.starts_with("process itself") {

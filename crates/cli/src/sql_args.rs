@@ -13,15 +13,16 @@ Examples:
   basalt sql --json -c 'SELECT * FROM people' | jq .name
   echo 'SELECT 1;' | basalt sql --csv
   basalt sql load people.csv --table people --header
-  basalt sql binlog tail --json --follow
+  basalt sql binlog tail --json
 
-On a terminal it reads statements up to a semicolon, with line editing and history; \\? shows the commands that begin with a backslash. \
-Ctrl-C cancels the running statement. Otherwise it reads standard input, without a prompt, and stops at the first statement that fails. -c and -f run in the \
-order -c before -f. The history is $BASALT_SQL_HISTORY, or sql_history in $XDG_STATE_HOME/basalt or ~/.local/state/basalt. A missing database is made.
+On a terminal, the shell reads a statement up to its semicolon, with line editing and a history. \\? lists the backslash commands. \
+Ctrl-C cancels the running statement. Without a terminal, the shell reads standard input without a prompt, and stops at the first failed statement. \
+All -c statements run before all -f files. The history file is $BASALT_SQL_HISTORY, or sql_history in $XDG_STATE_HOME/basalt or ~/.local/state/basalt. \
+A missing database is created.
 
-A database has one owner at a time. For a running server use psql.
+Only one process can open a database. If a server has it open, use psql.
 
-Exit codes: 0 done; 1 a statement failed; 2 not done (wrong arguments, no such database, database in use, failed read or write).";
+Exit codes: 0 success; 1 a statement failed; 2 the command failed (wrong arguments, missing database, database in use, failed read or write).";
 
 /// The default of `--dir` of the commands of `sql`, and of `--sql-dir` of `serve`.
 pub const SQL_DIR: &str = "./basalt-sql";
@@ -48,13 +49,13 @@ impl SqlLocation {
     }
 }
 
-/// The flags for a database that a command may make.
+/// The flags for a database that a command may create.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct MakeDatabase {
-    /// Make a missing database even in a directory that holds other files
+    /// Create a missing database even in a directory that holds other files
     #[arg(long)]
     pub allow_nonempty_dir: bool,
-    /// Make a missing --image of this many bytes, such as 20G
+    /// Create a missing --image of this many bytes, such as 20G
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "image")]
     pub size: Option<u64>,
 }
@@ -86,13 +87,13 @@ pub struct Shell {
     pub place: SqlLocation,
     #[command(flatten)]
     pub make: MakeDatabase,
-    /// Run this statement and end; may be given several times
+    /// Run this statement and exit; can be repeated
     #[arg(short, long = "command", value_name = "STATEMENT")]
     pub commands: Vec<String>,
-    /// Run the statements of this file and end; may be given several times
+    /// Run the statements of this file and exit; can be repeated
     #[arg(short, long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Print each row as a JSON object, one a line
+    /// Print each row as a JSON object, one per line
     #[arg(long, conflicts_with_all = ["json_document", "csv"])]
     pub json: bool,
     /// Print one JSON array with an object for each statement: its tag, columns and rows
@@ -101,7 +102,7 @@ pub struct Shell {
     /// Print rows as CSV with a header
     #[arg(long)]
     pub csv: bool,
-    /// Run the statements after one that failed, too; the exit code is still 1
+    /// Run the statements after a failed statement, too; the exit code is still 1
     #[arg(long)]
     pub keep_going: bool,
     /// Do not print command tags such as INSERT 0 1
@@ -117,11 +118,11 @@ pub struct Shell {
 
 #[derive(Subcommand)]
 pub enum SqlAction {
-    /// Read rows of a CSV or text file into a table, or a dump of PostgreSQL
+    /// Load rows from a CSV or text file into a table, or load a dump of pg_dump
     Load(SqlLoad),
-    /// Print the changes of a database, as the binlog has them
+    /// Print the records of the binlog of a closed database
     Binlog(Binlog),
-    /// Make a database as it was at a moment, from a checkpoint and the binlog
+    /// Restore a database to a transaction or a time, from a checkpoint and a binlog
     Restore(Restore),
 }
 
@@ -134,11 +135,14 @@ Examples:
   basalt sql load --dump shop.sql --skip-unsupported
   basalt sql load people.csv --table people --header --from-line 4002
 
-The format is that of the file's ending (.csv is CSV, any other is text with tabs). Rows are committed in batches, and each batch is durable. \
-If the load fails, the message names the line of the file, how many rows are committed, and the line for --from-line to go on with.
+The file name selects the format: .csv is CSV, any other name is the text format with tabs. --csv and --text override it. \
+Rows are committed in batches, and each commit is synced. If the load fails, the message names the line of the file, the number of committed rows, \
+and the value of --from-line that continues the load.
 
 --dump reads the output of pg_dump, with COPY blocks or with --inserts. SET, set_config, OWNER, COMMENT, GRANT, \\connect and similar statements are \
-skipped and counted. Changes of the schema are committed one by one.")]
+skipped and counted. Each schema change is a commit of its own.
+
+Exit codes: 0 success; 2 the command failed (wrong arguments, refused row or statement, missing database, database in use, failed read or write).")]
 pub struct SqlLoad {
     #[command(flatten)]
     pub place: SqlLocation,
@@ -176,25 +180,25 @@ pub struct SqlLoad {
     /// Read the text format of COPY: tabs between columns, escapes with backslashes
     #[arg(long, conflicts_with = "dump")]
     pub text: bool,
-    /// Leave out the first line, which has the names of the columns
+    /// Skip the first line, which has the names of the columns
     #[arg(long, conflicts_with = "dump")]
     pub header: bool,
-    /// Take this character between columns [default: a comma in CSV, else a tab]
+    /// Separate columns by this character [default: a comma in CSV, else a tab]
     #[arg(long, value_name = "C", conflicts_with = "dump")]
     pub delimiter: Option<String>,
-    /// Take this text for NULL [default: '' in CSV, else \N]
+    /// Read this text as NULL [default: '' in CSV, else \N]
     #[arg(long, value_name = "TEXT", conflicts_with = "dump")]
     pub null: Option<String>,
-    /// Take this character around values of CSV
+    /// Quote CSV values with this character
     #[arg(long, value_name = "C", default_value = "\"", conflicts_with = "dump")]
     pub quote: String,
-    /// Commit after this many rows
+    /// Commit after each N rows; each commit is synced
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub batch: u64,
-    /// Leave out statements and rows that begin before this line of the file
+    /// Skip statements and rows that begin before this line of the file
     #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub from_line: u64,
-    /// Leave out statements of a dump that use features that are not supported, and report them
+    /// Skip statements of a dump that use unsupported features, and report them
     #[arg(long, requires = "dump")]
     pub skip_unsupported: bool,
     /// Print one JSON object
@@ -206,9 +210,9 @@ pub struct SqlLoad {
 #[command(after_help = "\
 Examples:
   basalt sql binlog show
-  basalt sql binlog tail --json --follow
+  basalt sql binlog tail --json
 
-The binlog has every committed transaction in order, with its transaction sequence number (TSN). It is the log of the database itself.")]
+The binlog is the log of the database. It holds the committed transactions in order, each with its transaction sequence number (TSN).")]
 pub struct Binlog {
     #[command(subcommand)]
     pub action: BinlogAction,
@@ -216,7 +220,7 @@ pub struct Binlog {
 
 #[derive(Subcommand)]
 pub enum BinlogAction {
-    /// Print the records of the binlog in order, and with --follow those that are committed later
+    /// Print the records of the binlog in order
     Tail(BinlogTail),
     /// Show the first and the last record of the binlog, with their times
     Show(BinlogShow),
@@ -226,26 +230,28 @@ pub enum BinlogAction {
 #[command(after_help = "\
 Examples:
   basalt sql binlog tail --json
-  basalt sql binlog tail --json --from 4711 --follow
+  basalt sql binlog tail --json --from 4711
   basalt sql binlog tail --json | jq -c '.changes[]?'
 
-Each record is one line: {\"tsn\": 7, \"commit_time\": \"2025-01-02T03:04:05.678Z\", \"changes\": [{\"table\": \"t\", \"op\": \"update\", \
-\"key\": {\"id\": 1}, \"before\": {...}, \"after\": {...}}]}. Changes of the schema have \"ddl\" instead of \"changes\". Continue after a record with \
---from TSN+1. Without --json, each change is a line of text.")]
+The database must be closed: the command fails while a process has it open, and no process can open it for writing while the command runs. \
+After a crash, open the database once, so that the binlog is replayed.
+
+With --json, each record is one line: {\"tsn\": 7, \"commit_time\": \"2025-01-02T03:04:05.678Z\", \"changes\": [{\"table\": \"t\", \"op\": \"update\", \
+\"key\": {\"id\": 1}, \"before\": {...}, \"after\": {...}}]}. In place of \"changes\", a record can have \"ddl\" (a schema change), \"sequence\" (reserved numbers) or \"backfill\" \
+(entries of an index build). To continue after a record, give --from TSN+1. Without --json, each change is a line of text.")]
 pub struct BinlogTail {
     #[command(flatten)]
     pub place: SqlLocation,
-    /// Begin with the record of this transaction sequence number, or the next one [default: the
-    /// first record]
+    /// Begin at this transaction sequence number (TSN) [default: the first record]
     #[arg(long, value_name = "TSN")]
     pub from: Option<u64>,
     /// Stop after this many records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Go on with records that are committed later, until Ctrl-C
+    /// Keep waiting for records until Ctrl-C. No process can write to the database meanwhile
     #[arg(short, long)]
     pub follow: bool,
-    /// Print one JSON object a record
+    /// Print each record as one line of JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -256,7 +262,7 @@ Examples:
   basalt sql binlog show
   basalt sql binlog show --json | jq .last.tsn
 
-Reads the whole binlog to count its records.")]
+The command reads the whole binlog to count its records. The database must be closed, as for `binlog tail`.")]
 pub struct BinlogShow {
     #[command(flatten)]
     pub place: SqlLocation,
@@ -271,28 +277,31 @@ Examples:
   basalt sql restore --checkpoint /backup/monday --binlog /srv/sql --to-tsn 4711 --into ./restored
   basalt sql restore --checkpoint /backup/monday --binlog /srv/sql --to-time '2025-01-02 03:04:05Z' --into ./restored
 
-The checkpoint is copied, and the records of the binlog behind it are applied up to the target, inclusive. The checkpoint and the binlog stay as they are. \
-If the command fails, it says so, and the directory of --into is incomplete: remove it before the next attempt.")]
+The command copies the checkpoint, and applies the binlog records after it up to and including the target. It changes neither the checkpoint nor the \
+database of --binlog, which must have been closed cleanly: after a crash, open it once with `basalt sql`. If the command fails, delete the directory of \
+--into before the next attempt.
+
+Exit codes: 0 success; 2 the command failed (wrong arguments, missing database, database in use, failed read or write).")]
 pub struct Restore {
-    /// Begin with the database of this checkpoint
+    /// Copy the database of this checkpoint
     #[arg(long, value_name = "DIR")]
     pub checkpoint: PathBuf,
     /// Apply the binlog of the database in this directory
     #[arg(long, value_name = "DIR")]
     pub binlog: PathBuf,
-    /// Stop after the record of this transaction sequence number
+    /// Restore all records up to and including this transaction sequence number (TSN)
     #[arg(
         long,
-        value_name = "N",
+        value_name = "TSN",
         required_unless_present = "to_time",
         conflicts_with = "to_time"
     )]
     pub to_tsn: Option<u64>,
-    /// Stop after the last record that was committed at this time or before: a date with a time and
-    /// a zone, such as 2025-01-02T03:04:05.678Z or 2025-01-02 03:04+01:00
+    /// Restore all records that were committed up to this time; give a date, a time and a zone,
+    /// such as 2025-01-02T03:04:05.678Z or 2025-01-02 03:04+01:00
     #[arg(long, value_name = "TIME")]
     pub to_time: Option<String>,
-    /// Make the database in this directory, which must be missing or empty
+    /// Create the database in this directory, which must be missing or empty
     #[arg(long, value_name = "DIR")]
     pub into: PathBuf,
     /// Print one JSON object

@@ -414,7 +414,7 @@ fn a_database_in_use_is_not_opened() {
     // The shell has the database open once it has answered.
     let mut answer = [0; 8];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut answer).unwrap();
-    sql(&s, &["-c", "SELECT 1"]).fails(2, &["in use"]);
+    sql(&s, &["-c", "SELECT 1"]).fails(2, &["has it open"]);
     drop(stdin);
     harness::ended(child).ok();
     sql(&s, &["-c", "SELECT 1"]).ok();

@@ -3,8 +3,8 @@
 use basalt_sql::InterruptHandle;
 use parking_lot::Mutex;
 
-/// The running statement of a session. A session that is interrupted while it runs none would end
-/// its next one, so a cancel request first asks whether one runs.
+/// Tracks whether a session runs a statement. A cancel request interrupts the session only while it
+/// does, so that a late request has no effect on the next statement.
 pub struct Activity {
     is_running: Mutex<bool>,
     interrupt: InterruptHandle,
@@ -27,7 +27,7 @@ impl Activity {
         result
     }
 
-    /// Waits for the client inside of a statement. A cancel request does nothing meanwhile.
+    /// Waits for the client inside of a statement. A cancel request has no effect meanwhile.
     pub fn pause<T>(&self, wait: impl FnOnce() -> T) -> T {
         *self.is_running.lock() = false;
         let result = wait();
@@ -35,7 +35,7 @@ impl Activity {
         result
     }
 
-    /// Interrupts the statement. Returns false if none runs.
+    /// Interrupts the running statement. Returns `false` if no statement runs.
     pub fn cancel(&self) -> bool {
         let is_running = self.is_running.lock();
         if *is_running {
@@ -44,7 +44,8 @@ impl Activity {
         *is_running
     }
 
-    /// Interrupts the statement, or the next one.
+    /// Interrupts the running statement, if there is one. The caller repeats the call, because a
+    /// statement that begins later has not seen it.
     pub fn end(&self) {
         self.interrupt.interrupt();
     }

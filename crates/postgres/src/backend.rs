@@ -178,12 +178,12 @@ pub fn put_row_description(
     });
 }
 
-/// Bytes that a row may have. The length of a message has 32 bits and a sign.
-const LARGEST_ROW: usize = i32::MAX as usize - 64;
+/// Maximum bytes of one row. A message has at most `i32::MAX` bytes.
+const MAX_ROW_BYTES: usize = i32::MAX as usize - 64;
 
 /// DataRow. `scratch` is memory for conversions.
 ///
-/// Errors: those of [`put_value`]; 54000 if the row is longer than a message may be. Nothing is
+/// Errors: those of [`put_value`]; 54000 if the row is larger than a message. Nothing is
 /// then appended.
 pub fn put_row(
     out: &mut Vec<u8>,
@@ -218,10 +218,10 @@ fn put_row_parts(
     put_i16(out, columns.len() as i16);
     for (i, column) in columns.iter().enumerate() {
         put_value(*column, row.get(i)?, scratch, out)?;
-        if out.len() - begin > LARGEST_ROW {
+        if out.len() - begin > MAX_ROW_BYTES {
             return Err(SqlError::new(
                 SqlState::PROGRAM_LIMIT_EXCEEDED,
-                format!("a row is longer than a message may be, {LARGEST_ROW} bytes"),
+                format!("a row is too large to send: the limit is {MAX_ROW_BYTES} bytes"),
             ));
         }
     }

@@ -23,9 +23,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Why a message was not carried out.
+/// The reason why a message was not executed.
 enum Stop {
-    /// The statement failed. The session goes on.
+    /// The statement failed. The session continues.
     Statement(SqlError),
     /// The connection ends.
     Connection(End),

@@ -1,5 +1,5 @@
 //! Messages of clients: decoding of bodies that a frame delimits. Every decoder ends with an error
-//! if the body is truncated or has bytes behind its last field, and allocates no more than the body
+//! if the body is truncated or has bytes after its last field, and allocates no more than the body
 //! has bytes.
 
 use basalt_sql::{SqlError, SqlResult, SqlState};
@@ -169,7 +169,7 @@ impl<'a> Target<'a> {
 pub struct Execute<'a> {
     /// Name of the portal.
     pub portal: &'a str,
-    /// Most rows to return; 0 for all.
+    /// Maximum number of rows to return; 0 for all.
     pub max_rows: u64,
 }
 
@@ -178,7 +178,7 @@ impl<'a> Execute<'a> {
     pub fn decode(body: &'a [u8]) -> SqlResult<Execute<'a>> {
         let mut fields = Fields(body);
         let portal = fields.text()?;
-        // Negative limits are no limit, as in PostgreSQL.
+        // A negative limit means no limit, as in PostgreSQL.
         let max_rows = fields.i32()?.max(0) as u64;
         fields.end()?;
         Ok(Execute { portal, max_rows })
@@ -232,7 +232,7 @@ pub enum StartupPacket<'a> {
 }
 
 impl<'a> StartupPacket<'a> {
-    /// Decodes a packet behind its length.
+    /// Decodes a packet after its length.
     pub fn decode(body: &'a [u8]) -> SqlResult<StartupPacket<'a>> {
         let mut fields = Fields(body);
         let code = fields.i32()?;

@@ -26,7 +26,7 @@ pub enum Keyword {
     Other,
 }
 
-/// Returns the text behind blanks, comments and opening parentheses.
+/// Returns the text after blanks, comments and opening parentheses.
 fn skip_blanks(mut text: &str) -> &str {
     loop {
         text = text.trim_start_matches(|c: char| c.is_whitespace() || c == '(');
@@ -40,7 +40,7 @@ fn skip_blanks(mut text: &str) -> &str {
     }
 }
 
-/// Returns the text behind a comment, which may have comments inside.
+/// Returns the text after a comment, which may have comments inside.
 fn skip_comment(text: &str) -> &str {
     let bytes = text.as_bytes();
     let (mut depth, mut at) = (0, 0);
@@ -57,7 +57,7 @@ fn skip_comment(text: &str) -> &str {
     ""
 }
 
-/// Returns the first word of a text, and the text behind it.
+/// Returns the first word of a text, and the text after it.
 fn word(text: &str) -> (&str, &str) {
     let text = skip_blanks(text);
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-/// Who may connect.
+/// The users that may connect, and their passwords.
 #[derive(Clone, Default)]
 pub enum Passwords {
     /// Every client is accepted under any user name.
@@ -69,23 +69,23 @@ pub struct PostgresOptions {
     /// Time after which a client that sends nothing inside of a transaction is disconnected; zero
     /// for never. Default 0.
     pub idle_in_transaction_timeout: Duration,
-    /// Time without traffic after which the system probes a client's machine, three times a third
-    /// of that apart; zero for never. At most 32,767 s. Default 300 s.
+    /// Idle time after which TCP keepalive probes start. Three probes follow, each a third of that
+    /// time apart. Zero turns keepalive off. At most 32,767 s. Default 300 s.
     pub tcp_keepalive: Duration,
-    /// Longest message of a client in bytes. Default 256 MiB, at most 1 GiB.
+    /// Maximum bytes of a message of a client. Default 256 MiB, at most 1 GiB.
     pub max_message_bytes: usize,
-    /// Most bytes of rows that a portal with a row limit keeps when the client runs something else
-    /// before the portal's end. Default 64 MiB.
+    /// Maximum bytes of rows that a portal with a row limit keeps when the client runs another
+    /// statement before the portal's end. Default 64 MiB.
     pub portal_bytes: usize,
-    /// Time that a stopping server waits for a client that takes nothing of its last replies.
+    /// Time that a stopping server waits for a client that reads none of its last replies.
     /// Default 5 s.
     pub drain: Duration,
 }
 
-/// Largest permitted message in bytes.
-const LARGEST_MESSAGE: usize = 1 << 30;
-/// Smallest permitted limit of messages in bytes.
-const SMALLEST_MESSAGE: usize = 64 << 10;
+/// Maximum of `max_message_bytes`.
+const MAX_MESSAGE_BYTES: usize = 1 << 30;
+/// Minimum of `max_message_bytes`.
+const MIN_MESSAGE_BYTES: usize = 64 << 10;
 
 impl Default for PostgresOptions {
     fn default() -> PostgresOptions {
@@ -108,12 +108,14 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Checks that values are inside their documented ranges.
+    /// Checks that the values are inside their documented ranges.
+    ///
+    /// Errors: `InvalidArgument` with the name of the option.
     pub fn validate(&self) -> Result<()> {
         let has_password = !matches!(self.passwords, Passwords::None);
         if !self.listen.ip().is_loopback() && !self.unprotected && !has_password {
             return Err(Error::invalid(format!(
-                "refusing to listen on {} for PostgreSQL clients: there is no password, so everyone who reaches this address could read and erase the data; set a password, use 127.0.0.1:{} or allow it with --unprotected",
+                "refusing to listen on {} for PostgreSQL clients: there is no password, so everyone who reaches this address could read and erase the data; set a password, use 127.0.0.1:{}, or set `unprotected` to allow it",
                 self.listen,
                 self.listen.port()
             )));
@@ -152,11 +154,11 @@ impl PostgresOptions {
             )));
         }
         if self.max_connections == 0 {
-            return Err(Error::invalid("at least one connection must be allowed"));
+            return Err(Error::invalid("max_connections is 0: set at least 1"));
         }
-        if !(SMALLEST_MESSAGE..=LARGEST_MESSAGE).contains(&self.max_message_bytes) {
+        if !(MIN_MESSAGE_BYTES..=MAX_MESSAGE_BYTES).contains(&self.max_message_bytes) {
             return Err(Error::invalid(format!(
-                "the longest message of a PostgreSQL client is set to {} bytes, allowed are {SMALLEST_MESSAGE} to {LARGEST_MESSAGE}",
+                "max_message_bytes is {}: set {MIN_MESSAGE_BYTES} to {MAX_MESSAGE_BYTES} bytes",
                 self.max_message_bytes
             )));
         }

@@ -25,7 +25,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two attempts to accept after the system had no files or threads left.
+/// Wait before the next accept after the system had no files or threads left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Removes a connection when its thread ends for any reason.
@@ -137,17 +137,18 @@ impl PostgresServer {
         let listener = listen(options.listen)?;
         let address = listener
             .local_addr()
-            .map_err(|e| io_error("the address that it listens on", &e))?;
+            .map_err(|e| io_error("reading the address of its socket", &e))?;
         let counters = Counters::new(env, &address.to_string());
         let state = Arc::new(ServerState::new(database, options, tls, counters));
-        let (waker, wakeup) = UnixStream::pair().map_err(|e| io_error("a socket pair", &e))?;
+        let (waker, wakeup) =
+            UnixStream::pair().map_err(|e| io_error("creating a socket pair", &e))?;
         let (accepting, clock) = (state.clone(), env.clock().clone());
         let acceptor = BackgroundThread::start("pg-accept", move || {
             accept(&accepting, &listener, &wakeup, &|| {
                 clock.sleep(ACCEPT_PAUSE)
             });
         })
-        .map_err(|e| io_error("the accepting thread", &e))?;
+        .map_err(|e| io_error("starting the accept thread", &e))?;
         Ok(PostgresServer {
             state,
             address,
@@ -189,7 +190,7 @@ impl Drop for PostgresServer {
 fn io_error(what: &str, e: &std::io::Error) -> Error {
     Error::new(
         ErrorKind::Io,
-        format!("the PostgreSQL server cannot get {what}: {e}"),
+        format!("cannot start the PostgreSQL server: {what}: {e}"),
     )
 }
 
@@ -202,19 +203,18 @@ fn listen(address: SocketAddr) -> Result<TcpListener> {
         std::io::ErrorKind::AddrInUse => Error::new(
             ErrorKind::Busy,
             format!(
-                "{address} is in use by another program: stop it, or choose another address with --postgres ADDR:PORT"
+                "cannot serve PostgreSQL clients on {address}: the address is in use; stop the other program, or choose another address"
             ),
         ),
         std::io::ErrorKind::PermissionDenied => Error::invalid(format!(
-            "no permission to listen on {address}: choose a port from 1024 on with --postgres ADDR:PORT"
+            "cannot serve PostgreSQL clients on {address}: permission denied; choose a port from 1024 on"
         )),
         std::io::ErrorKind::AddrNotAvailable => Error::invalid(format!(
-            "{} is not an address of this machine: choose another with --postgres ADDR:PORT",
-            address.ip()
+            "cannot serve PostgreSQL clients on {address}: this machine does not have the address; choose another address"
         )),
         _ => Error::new(
             ErrorKind::Io,
-            format!("cannot listen on {address}: {e}; choose another address with --postgres ADDR:PORT"),
+            format!("cannot serve PostgreSQL clients on {address}: {e}; choose another address"),
         ),
     })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The longest interval of TCP keepalive, in seconds, that the system takes.
 pub const KEEPALIVE_MOST: u64 = 32_767;
 
-/// Files that the process needs besides those of connections and of the store.
+/// Files that the process needs in addition to those of connections and of the store.
 const OTHER_FILES: u64 = 64;
 
 /// A socket. Clones are the same descriptor, so the thread of a connection reads and writes while

@@ -94,7 +94,7 @@ fn startup_of(minor_version: u16, parameters: &[(&str, &str)]) -> Result<Startup
     for (name, value) in parameters {
         match *name {
             "user" => startup.user = (*value).to_owned(),
-            // There is one database, and it has every name.
+            // There is one database, and any name selects it.
             "database" => {}
             "replication" if ["", "0", "false", "off", "no"].contains(value) => {}
             "replication" => {
@@ -267,8 +267,8 @@ pub fn begin_session(
             continue;
         }
         match session.set_variable(name, value) {
-            // Drivers of Java send the zone of their machine. Times stay in UTC, as the client
-            // learns from the parameters that follow.
+            // Drivers of Java send the zone of their machine. The server ignores it: times stay in
+            // UTC, and the parameters that follow say so.
             Err(_) if name.eq_ignore_ascii_case("TimeZone") => {}
             result => result.map_err(End::Fatal)?,
         }

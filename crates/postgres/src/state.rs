@@ -1,4 +1,4 @@
-//! What the threads of a server share: its options, its passwords and its connections.
+//! [`ServerState`]: the options, passwords and connections that the threads of a server share.
 
 use crate::activity::Activity;
 use crate::options::{Passwords, PostgresOptions};
@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Connections without a session that are served beside those with one: clients that authenticate,
-/// that cancel, or that get the error of too many sessions.
-const STARTING_MOST: usize = 64;
+/// Maximum number of connections without a session: clients that authenticate, that cancel, or that
+/// get the error of too many sessions.
+const MAX_STARTING_CONNECTIONS: usize = 64;
 
 /// Time between two interrupts of a statement that does not end. A statement that began after the
 /// first interrupt has not seen it.
@@ -40,7 +40,7 @@ struct Connections {
     sessions: usize,
 }
 
-/// What the threads of a server share.
+/// The state that the threads of a server share.
 pub struct ServerState {
     /// The database.
     pub database: Database,
@@ -52,7 +52,7 @@ pub struct ServerState {
     pub counters: Counters,
     users: BTreeMap<String, Verifier>,
     shared_password: Option<Verifier>,
-    /// The secret behind the salts of names without a password.
+    /// The secret from which the salts of names without a password are computed.
     mock_secret: [u8; 32],
     connections: Mutex<Connections>,
     /// A connection ended.
@@ -93,7 +93,7 @@ impl ServerState {
         }
     }
 
-    /// Lets all threads know that the server stops.
+    /// Tells all threads that the server stops.
     pub fn begin_stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
     }
@@ -103,7 +103,7 @@ impl ServerState {
         self.is_stopping.load(Ordering::SeqCst)
     }
 
-    /// Returns what a user's password is checked with, or `None` if there are no passwords.
+    /// Returns the verifier of a user's password, or `None` if there are no passwords.
     pub fn verifier(&self, user: &str) -> Option<Cow<'_, Verifier>> {
         match &self.options.passwords {
             Passwords::None => None,
@@ -131,7 +131,7 @@ impl ServerState {
     pub fn register(&self, socket: Socket) -> Option<i32> {
         let mut connections = self.connections.lock();
         let starting = connections.by_process.len() - connections.sessions;
-        if starting >= STARTING_MOST {
+        if starting >= MAX_STARTING_CONNECTIONS {
             return None;
         }
         let mut process = connections.last_process;

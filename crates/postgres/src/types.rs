@@ -45,10 +45,10 @@ pub struct ColumnFormat {
     pub format: Format,
 }
 
-/// Bytes that a value may have. The length of a message has 32 bits and a sign.
-const LARGEST_VALUE: usize = 1 << 30;
+/// Maximum bytes of one value. A message has at most `i32::MAX` bytes.
+const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// Appends a value behind its length, or -1 for NULL. `scratch` is memory for conversions.
+/// Appends a value after its length, or -1 for NULL. `scratch` is memory for conversions.
 ///
 /// Errors: 22003, 22007 and 22P02 if the binary form of the type cannot hold the value; 54000 if it
 /// is longer than 1 GiB.
@@ -72,10 +72,12 @@ pub fn put_value(
         },
     }
     let len = out.len() - begin - 4;
-    if len > LARGEST_VALUE {
+    if len > MAX_VALUE_BYTES {
         return Err(SqlError::new(
             SqlState::PROGRAM_LIMIT_EXCEEDED,
-            format!("a value of {len} bytes is longer than a message may be, {LARGEST_VALUE}"),
+            format!(
+                "a value of {len} bytes is too large to send: the limit is {MAX_VALUE_BYTES} bytes"
+            ),
         ));
     }
     out[begin..begin + 4].copy_from_slice(&(len as i32).to_be_bytes());
@@ -343,7 +345,7 @@ fn parse_binary(ty: SqlType, bytes: &[u8]) -> SqlResult<Value> {
     })
 }
 
-/// Returns a timestamp with the zone UTC behind the time.
+/// Returns a timestamp with the zone UTC after the time.
 fn with_zone(text: &str) -> String {
     match text.strip_suffix(" BC") {
         Some(text) => format!("{text}+00 BC"),

@@ -21,7 +21,7 @@ const KEPT_BYTES: usize = 1 << 20;
 
 /// Time that an ending connection waits for bytes of the client.
 const LINGER: Duration = Duration::from_millis(200);
-/// Most reads of an ending connection.
+/// Maximum number of reads of an ending connection.
 const LINGER_READS: usize = 64;
 
 /// Why a connection ends.

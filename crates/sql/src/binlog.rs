@@ -1,4 +1,4 @@
-//! The binlog as its readers see it: change data capture.
+//! [`BinlogReader`]: reads the transactions of the binlog, for change data capture.
 
 use crate::catalog::{ColumnDef, TableDef};
 use crate::error::{SqlError, SqlResult};
@@ -16,10 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A transaction, as the binlog has it.
+/// A transaction of the binlog.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BinlogRecord {
-    /// Number of the transaction.
+    /// Transaction sequence number.
     pub tsn: Tsn,
     /// Time of the commit, in ms since 1970.
     pub commit_ms: u64,
@@ -54,7 +54,7 @@ pub enum BinlogKind {
     },
 }
 
-/// What happened to a row.
+/// The kind of a change of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOperation {
     /// The row is new.
@@ -70,7 +70,7 @@ pub enum RowOperation {
 pub struct RowChange {
     /// Name of the table, as of the transaction.
     pub table: String,
-    /// What happened.
+    /// The kind of the change.
     pub operation: RowOperation,
     /// Names and types of the columns, as of the transaction.
     pub columns: Vec<(String, SqlType)>,
@@ -82,7 +82,7 @@ pub struct RowChange {
     pub after: Option<Vec<Value>>,
 }
 
-/// Reads the binlog of a database, from one transaction on.
+/// Reads the binlog of a database, in the order of its transactions.
 pub struct BinlogReader {
     iter: LogIter,
     log: Log,
@@ -102,10 +102,12 @@ impl BinlogReader {
         })
     }
 
-    /// Opens the binlog of a database that no process has open, for reading from its oldest
-    /// transaction on.
+    /// Opens the binlog of a closed database, at its oldest transaction. While the reader lives, no
+    /// process can open the database for writing.
     ///
-    /// Errors: those of opening the store.
+    /// Errors: 55P03 if a process has the database open; 58030 if the families are persisted up to
+    /// different transactions, as after a crash: open and close the database once. Otherwise those
+    /// of [`Store::open_read_only`].
     pub fn open(env: &Env, dir: impl AsRef<Path>) -> SqlResult<BinlogReader> {
         let options = StoreOptions::default()
             .tables(Options::default())
@@ -127,7 +129,7 @@ impl BinlogReader {
         Ok(reader)
     }
 
-    /// Returns the newest transaction that the binlog has, 0 if it has none.
+    /// Returns the newest transaction of the binlog, 0 if it has none.
     pub fn last(&self) -> Tsn {
         self.log.last().or(self.log.trimmed()).unwrap_or(0)
     }
@@ -141,7 +143,7 @@ impl BinlogReader {
         Ok(())
     }
 
-    /// Returns the oldest transaction that the binlog has.
+    /// Returns the oldest transaction of the binlog.
     pub fn first(&self) -> Tsn {
         self.log.trimmed().unwrap_or(0) + 1
     }
@@ -157,7 +159,8 @@ impl BinlogReader {
         let Some((tsn, bytes)) = next else {
             return Ok(None);
         };
-        let record = record::BinlogRecord::decode(&bytes)?;
+        let record = record::BinlogRecord::decode(&bytes)
+            .map_err(|e| e.context(format!("binlog record {tsn}")))?;
         let kind = match record.body {
             RecordBody::Transaction(tables) => {
                 let mut changes = Vec::new();
@@ -166,8 +169,9 @@ impl BinlogReader {
                     let table = table.ok_or_else(|| {
                         SqlError::new(
                             crate::error::SqlState::DATA_CORRUPTED,
-                            format!("transaction {tsn} changes table {}, which the catalog does not have", events.table),
+                            format!("binlog record {tsn} changes table {}, and the catalog has no definition of this table as of this transaction", events.table),
                         )
+                        .with_hint("open and close the database once, and read again; if the error stays, run `basalt check`")
                     })?;
                     let parts = KeyPart::of_primary_key(&table);
                     for event in &events.events {
@@ -213,11 +217,14 @@ fn check_first(log: &Log, from: Tsn) -> SqlResult<()> {
         return Err(SqlError::new(
             crate::error::SqlState::OBJECT_NOT_IN_STATE,
             format!(
-                "the binlog begins with transaction {}, and {from} was asked for",
+                "cannot read the binlog from transaction {from}: the oldest record is {}",
                 trimmed + 1
             ),
         )
-        .with_hint("read from there, or raise binlog_retention_bytes to keep more"));
+        .with_hint(format!(
+            "read from {}, or keep more with binlog_retention_bytes",
+            trimmed + 1
+        )));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! [`Cancellation`]: whether the running statement of a session is to end.
+//! [`Cancellation`]: whether the running statement of a session must end.
 
 use crate::error::{SqlError, SqlResult, SqlState};
 use basalt::env::Clock;
@@ -8,8 +8,8 @@ use std::time::Duration;
 /// The deadline of a statement that has none.
 const NEVER: u64 = u64::MAX;
 
-/// Whether the running statement of a session is to end: another thread has asked for it, or its
-/// time is over.
+/// Whether the running statement of a session must end: another thread requested it, or the
+/// statement exceeded its timeout.
 pub struct Cancellation {
     clock: Clock,
     is_requested: AtomicBool,
@@ -27,12 +27,13 @@ impl Cancellation {
         }
     }
 
-    /// Asks the running statement to end, or the next one if none runs.
+    /// Requests the end of the running statement. [`Cancellation::clear`] drops the request; a
+    /// session calls it before and after each statement.
     pub fn request(&self) {
         self.is_requested.store(true, Ordering::SeqCst);
     }
 
-    /// Gives the statement that begins now a time in milliseconds; 0 is any time.
+    /// Sets the timeout of the statement that begins now, in milliseconds; 0 is no timeout.
     pub fn set_timeout(&self, milliseconds: u64) {
         let deadline = match milliseconds {
             0 => NEVER,
@@ -44,12 +45,12 @@ impl Cancellation {
         self.deadline.store(deadline, Ordering::Relaxed);
     }
 
-    /// Forgets a request that came too late for the statement that has ended.
+    /// Drops a request that came too late for the statement that has ended.
     pub fn clear(&self) {
         self.is_requested.store(false, Ordering::SeqCst);
     }
 
-    /// Fails if the statement is to end.
+    /// Fails if the statement must end.
     ///
     /// Errors: 57014.
     pub fn check(&self) -> SqlResult<()> {

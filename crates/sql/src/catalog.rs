@@ -52,7 +52,7 @@ pub struct Catalog {
     /// executor does not distinguish them.
     names: BTreeMap<String, Named>,
     /// Number of changes. A session that has declared its tables by another version declares them
-    /// anew.
+    /// again.
     pub version: u64,
     /// The next number of an object.
     pub next_id: ObjectId,

@@ -9,7 +9,7 @@ use crate::translate::{IndexLayout, TableLayout, row_values};
 use crate::value::Value;
 use basalt::{Db, Family, ReadOptions};
 
-/// Most problems that a check reports.
+/// Maximum number of problems that a check reports.
 const MAX_PROBLEMS: usize = 1000;
 
 /// What a check has found.
@@ -80,7 +80,11 @@ impl Check<'_> {
         while iter.valid() {
             rows += 1;
             match row_values(table, iter.value()) {
-                Err(e) => report.add(format!("table {:?}: {e}", table.name)),
+                Err(e) => report.add(format!(
+                    "table {:?}, row {:02x?}: {e}",
+                    table.name,
+                    iter.key()
+                )),
                 Ok(values) => self.row(table, &layout, iter.key(), &values, report)?,
             }
             report.rows += 1;
@@ -110,16 +114,18 @@ impl Check<'_> {
             let is_key = primary_key(&layout.key, values, 0).is_ok_and(|wanted| wanted == key);
             if !is_key {
                 report.add(format!(
-                    "table {name:?}: a row is not under its primary key"
+                    "table {name:?}, row {key:02x?}: the stored key differs from the primary key of the row"
                 ));
             }
         } else if decode_columns(key, &layout.key, &mut Vec::new()).is_err() {
-            report.add(format!("table {name:?}: a row is not under a row number"));
+            report.add(format!(
+                "table {name:?}, row {key:02x?}: the key is not a row number"
+            ));
         }
         for (at, column) in table.visible() {
             if column.not_null && values[usize::from(at)].is_null() {
                 report.add(format!(
-                    "table {name:?}: a NULL in column {:?}",
+                    "table {name:?}, row {key:02x?}: column {:?} is NULL and NOT NULL",
                     column.name
                 ));
             }
@@ -133,22 +139,22 @@ impl Check<'_> {
             let found = self.get(self.schema.family(index.storage)?, &entry.key)?;
             if found.as_deref() != Some(wanted) {
                 report.add(format!(
-                    "index {:?}: a row of table {name:?} has no entry",
+                    "index {:?}: the entry of row {key:02x?} of table {name:?} is missing or points to another row",
                     index.name
                 ));
             }
         }
-        for key in &table.foreign_keys {
+        for foreign_key in &table.foreign_keys {
             let checked = crate::row_write::check_stored_parent(
                 self.schema,
                 self.db,
                 &self.options,
                 table,
-                key,
+                foreign_key,
                 values,
             );
             if let Err(e) = checked {
-                report.add(format!("table {name:?}: {e}"));
+                report.add(format!("table {name:?}, row {key:02x?}: {e}"));
             }
         }
         Ok(())
@@ -174,7 +180,10 @@ impl Check<'_> {
             found += 1;
             let mut values = Vec::new();
             if decode_columns(iter.key(), &entries.parts, &mut values).is_err() {
-                report.add(format!("index {name:?}: an entry is malformed"));
+                report.add(format!(
+                    "index {name:?}, entry {:02x?}: malformed",
+                    iter.key()
+                ));
             }
             iter.next()?;
         }

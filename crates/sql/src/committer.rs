@@ -12,7 +12,7 @@ use basalt::{Db, Error, Logged, Tsn, WriteBatch, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes the items of a transaction that depend on its number. It runs once the record is in the
+/// Makes the items of a transaction that depend on its TSN. It runs once the record is in the
 /// binlog, and no other commit runs meanwhile in the store.
 pub type LateItems = Box<dyn FnOnce(Tsn) -> basalt::Result<WriteBatch> + Send>;
 
@@ -24,13 +24,13 @@ pub enum Items {
     Late(LateItems),
 }
 
-/// How the store keeps what it has of the binlog.
+/// Whether the store under the binlog has a log of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StorageLog {
     /// The store is passive: the binlog is the only log.
     None,
-    /// The store has a log of its own, synced at each commit or not. This is what databases do
-    /// without passive stores, and is there to be compared with.
+    /// The store writes its own log, so each commit is written twice. This mode serves comparisons
+    /// with passive stores in benchmarks and tests.
     Own {
         /// The store syncs its log at each commit.
         synced: bool,
@@ -63,7 +63,8 @@ const MAX_RECORD_BYTES: usize = 768 << 20;
 #[derive(Default)]
 struct Waiting {
     slots: Vec<Arc<Slot>>,
-    /// A leader is on its way to the log stage or in it. It names the next one when it leaves.
+    /// `true` while a leader waits for the log stage or holds it. The leader names the next leader
+    /// when it has finished with the stage.
     has_leader: bool,
 }
 
@@ -142,9 +143,9 @@ impl Committer {
         }
     }
 
-    /// Applies the transactions of the binlog that the store has failed to apply, if there are some.
-    /// A transaction calls this before it checks its keys, because these transactions come before
-    /// it.
+    /// Applies the transactions of the binlog that the store has failed to apply, if there are
+    /// some. A transaction calls this before it checks its keys, because these transactions come
+    /// before it.
     ///
     /// Errors: those of the store, which then still lacks them.
     pub fn apply_pending(&self) -> SqlResult<()> {
@@ -413,7 +414,8 @@ impl Committer {
 fn not_applied(e: &Error) -> SqlError {
     SqlError::new(
         SqlError::from(e.clone()).state(),
-        format!("the transaction is in the binlog, and the store failed to apply it: {e}"),
+        format!("cannot apply a committed transaction to the store: {e}"),
     )
-    .with_hint("it is applied before the next transaction; if that fails too, close the database and open it again")
+    .with_detail("the transaction is in the binlog and is not lost")
+    .with_hint("the database applies it before the next transaction; if that fails too, close the database and open it again, which replays the binlog")
 }

@@ -119,7 +119,9 @@ impl SessionContext {
             Some(Object::Sequence(sequence)) => Ok(sequence.clone()),
             _ => Err(SqlError::new(
                 SqlState::UNDEFINED_OBJECT,
-                format!("sequence {id} does not exist"),
+                format!(
+                    "the sequence with number {id} does not exist any more; another session dropped it"
+                ),
             )),
         }
     }
@@ -151,7 +153,8 @@ impl SessionContext {
         })
     }
 
-    /// Lets a sequence go on behind `value`, or from it if `is_called` is `false`.
+    /// Sets the next value of a sequence: the one after `value`, or `value` if `is_called` is
+    /// `false`.
     ///
     /// Errors: 42704 if it does not exist; those of the binlog.
     pub fn set_value(&self, id: ObjectId, value: i64, is_called: bool) -> SqlResult<()> {

@@ -101,7 +101,7 @@ pub struct CopyDecoder {
     format: CopyFormat,
     /// Names of the columns.
     columns: Vec<String>,
-    /// Most bytes of a row.
+    /// Maximum bytes of a row.
     max_row: usize,
     /// The bytes of the current line, without its end.
     line: Vec<u8>,
@@ -147,7 +147,7 @@ impl CopyDecoder {
         self
     }
 
-    /// Returns `true` if the end marker `\.` was read. Later bytes are no data.
+    /// Returns `true` if the end marker `\.` was read. Later bytes are not data.
     pub fn is_done(&self) -> bool {
         self.is_done
     }
@@ -471,7 +471,7 @@ impl CopyDecoder {
     }
 }
 
-/// Appends the byte of the escape whose backslash is before `at`. Returns the position behind it.
+/// Appends the byte of the escape whose backslash is before `at`. Returns the position after it.
 /// A backslash at the end of a line stands for nothing.
 fn unescape(line: &[u8], at: usize, out: &mut Vec<u8>) -> Result<usize, String> {
     let Some(byte) = line.get(at).copied() else {

@@ -11,13 +11,13 @@ use crate::keys::{
     skip_columns, whole,
 };
 use crate::plan::Plan;
-use crate::row_write::Target;
+use crate::row_write::{Target, missing_row, row_name};
 use crate::state::{SessionState, SharedState, read_error};
 use crate::value::{Value, ValueRef};
 use basalt::{Bytes, Iter};
 use std::collections::BTreeMap;
 
-/// Most bytes of rows in a hash table. A larger table is scanned for each row of the other one.
+/// Maximum bytes of rows in a hash table. A larger table is scanned for each row of the other one.
 const MAX_HASH_BYTES: usize = 64 << 20;
 
 /// The range of a scan.
@@ -37,11 +37,11 @@ pub struct RowCursor {
     source: Source,
     current: Option<CurrentRow>,
     hash: Option<HashTable>,
-    /// The cursor has sought by a hash table's column: the next time it makes the table.
+    /// The cursor has looked up a value of a hash table's column. The next lookup builds the table.
     has_sought: bool,
 }
 
-/// Where rows come from.
+/// The source of a cursor's rows.
 enum Source {
     /// There are no more rows.
     Nothing,
@@ -207,7 +207,7 @@ impl RowCursor {
         }
     }
 
-    /// Narrows a range by bounds on the column behind the equal ones. Returns `false` if no row can
+    /// Narrows a range by bounds on the column after the equal ones. Returns `false` if no row can
     /// be inside.
     fn narrow(
         &self,
@@ -259,18 +259,16 @@ impl RowCursor {
         };
         match state.get(table, &holder)? {
             Some(row) => self.set_row(state, holder, row),
-            None => Err(self.missing_row()),
+            None => Err(self.missing_row(&holder)),
         }
     }
 
-    fn missing_row(&self) -> SqlError {
-        SqlError::new(
-            crate::error::SqlState::DATA_CORRUPTED,
-            format!(
-                "an index of table \"{}\" has an entry without a row",
-                self.target.table.name
-            ),
-        )
+    /// Returns the error of an entry of the plan's index whose row does not exist.
+    fn missing_row(&self, key: &[u8]) -> SqlError {
+        let table = &self.target.table;
+        let index = usize::from(self.plan.key).checked_sub(1);
+        let index = index.and_then(|at| table.indexes.get(at));
+        missing_row(table, index.map(|index| index.name.as_str()), key)
     }
 
     fn set_row(&mut self, state: &mut SessionState, key: Bytes, row: Bytes) -> SqlResult<()> {
@@ -293,7 +291,8 @@ impl RowCursor {
             }
             _ => Vec::new(),
         };
-        Row::new(&row)?.starts(&mut starts)?;
+        let read = Row::new(&row).and_then(|row| row.starts(&mut starts));
+        read.map_err(|e| e.context(row_name(&self.target.table, &key)))?;
         self.current = Some(CurrentRow {
             key,
             content: Content::Row { row, starts },
@@ -383,7 +382,7 @@ impl RowCursor {
         }
         match state.get(self.target.table.storage, &row_key)? {
             Some(row) => self.set_row(state, row_key, row),
-            None => Err(self.missing_row()),
+            None => Err(self.missing_row(&row_key)),
         }
     }
 
@@ -408,7 +407,7 @@ impl RowCursor {
         self.current.is_none()
     }
 
-    /// Returns a column of the current row, by its number in the declaration. The column behind the
+    /// Returns a column of the current row, by its number in the declaration. The column after the
     /// last one is the encoded primary key.
     ///
     /// Errors: `XX001` for a damaged row.
@@ -431,8 +430,9 @@ impl RowCursor {
         }
     }
 
-    /// Begins to read the rows of a hash table that have a value. The first call scans the table,
-    /// and the second one makes the hash table: a value that is a parameter is sought once.
+    /// Starts a lookup in the hash table. The first lookup scans the table without building the
+    /// hash table, because an equality with a parameter is looked up only once. The second lookup
+    /// builds the hash table.
     fn begin_hash(&mut self, state: &mut SessionState, bounds: &Bounds) -> SqlResult<()> {
         let column = u16::from(self.plan.column);
         if !std::mem::replace(&mut self.has_sought, true) {

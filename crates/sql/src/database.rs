@@ -24,10 +24,11 @@ struct Inner {
 }
 
 impl Database {
-    /// Opens the database in a directory, or makes one. What the store lacks of the binlog is
-    /// replayed.
+    /// Opens or creates the database in a directory. Replays the binlog records that the store
+    /// lacks, so the call can take as long as the writes since the last flush took.
     ///
-    /// Errors: 58030 and XX001 with the store's own message.
+    /// Errors: 55P03 if a process has the database open; 58030 for a failed read or write; XX001
+    /// for damage.
     pub fn open(env: &Env, dir: impl AsRef<Path>, options: DatabaseOptions) -> SqlResult<Database> {
         let storage = Storage::open(env, dir.as_ref(), &options)?;
         Ok(Database(Arc::new(Inner {
@@ -92,10 +93,10 @@ impl Database {
         self.0.storage.store()
     }
 
-    /// Closes the database. Sessions that are still there fail from then on. After a close there is
-    /// nothing to replay.
+    /// Closes the database, flushes all families and syncs the binlog. All later calls of its
+    /// sessions fail. The next open replays nothing.
     ///
-    /// Errors: 58030 with the store's own message.
+    /// Errors: 58030. The next open then replays the binlog, and no synced commit is lost.
     pub fn close(&self) -> SqlResult<()> {
         self.0.is_closed.store(true, Ordering::SeqCst);
         self.0.storage.close()

@@ -18,13 +18,13 @@ use crate::vtab::KEY_COLUMN;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most bytes of a name.
+/// Maximum bytes of a name.
 const MAX_NAME: usize = 63;
 
-/// Most columns of a table, dropped ones included.
+/// Maximum number of columns of a table, dropped ones included.
 pub const MAX_COLUMNS: usize = 1000;
 
-/// Most columns of a key or an index.
+/// Maximum number of columns of a key or an index.
 pub const MAX_KEY_COLUMNS: usize = 31;
 
 /// Definitions that a command changes, over a catalog.
@@ -202,13 +202,20 @@ fn views_on(catalog: &Catalog, name: &str) -> Vec<Arc<ViewDef>> {
     found
 }
 
-fn dependent(kind: &str, name: &str, dependents: &[String]) -> SqlError {
+/// The hint of a DROP that CASCADE would allow.
+const USE_CASCADE: &str = "use DROP ... CASCADE to drop the dependent objects too";
+
+/// The hint of a change that foreign keys of other tables refuse, also with CASCADE.
+const DROP_REFERENCES: &str = "drop the foreign keys that refer to it first";
+
+/// Returns the error of a DROP of an object that others depend on. `hint` says what to do.
+fn dependent(kind: &str, name: &str, dependents: &[String], hint: &str) -> SqlError {
     SqlError::new(
         SqlState::DEPENDENT_OBJECTS,
         format!("cannot drop {kind} {name} because other objects depend on it"),
     )
     .with_detail(dependents.join("; "))
-    .with_hint("use DROP ... CASCADE to drop the dependent objects too")
+    .with_hint(hint)
 }
 
 /// Returns the changes of DROP TABLE.
@@ -244,7 +251,7 @@ pub fn drop_tables(changes: &mut Changes<'_>, drop: &Drop) -> SqlResult<()> {
                 )
             });
             let all: Vec<String> = views.chain(keys).collect();
-            return Err(dependent("table", &table.name, &all));
+            return Err(dependent("table", &table.name, &all, USE_CASCADE));
         }
         for view in views {
             changes.remove(view.id);
@@ -293,7 +300,8 @@ pub fn drop_views(changes: &mut Changes<'_>, drop: &Drop) -> SqlResult<()> {
             let others = others
                 .iter()
                 .map(|v| format!("view \"{}\" depends on it", v.name));
-            return Err(dependent("view", name, &others.collect::<Vec<String>>()));
+            let others = others.collect::<Vec<String>>();
+            return Err(dependent("view", name, &others, USE_CASCADE));
         }
         others.iter().for_each(|other| changes.remove(other.id));
         changes.remove(view.id);
@@ -347,7 +355,7 @@ fn remove_index(
             "constraint \"{}\" on table \"{}\" depends on it",
             key.name, child.name
         )];
-        return Err(dependent("index", &def.name, &all));
+        return Err(dependent("index", &def.name, &all, DROP_REFERENCES));
     }
     table.indexes.retain(|other| other.id != index);
     for key in &table.foreign_keys {
@@ -359,6 +367,7 @@ fn remove_index(
                     "foreign key \"{}\" of table \"{}\" needs it",
                     key.name, table.name
                 )],
+                "drop this foreign key first",
             ));
         }
     }
@@ -427,7 +436,7 @@ pub fn drop_sequences(changes: &mut Changes<'_>, drop: &Drop) -> SqlResult<()> {
             }
             Some(Object::Sequence(_)) => {
                 let all = ["a column takes its values from it".to_owned()];
-                return Err(dependent("sequence", name, &all));
+                return Err(dependent("sequence", name, &all, "drop the column instead"));
             }
             Some(_) => return Err(wrong_kind("sequence", name)),
             None if drop.if_exists => {}
@@ -458,10 +467,13 @@ pub fn truncate(
                 continue;
             }
             if !cascade {
-                return Err(SqlError::unsupported(format!(
-                    "TRUNCATE of table \"{}\", which table \"{}\" refers to,",
-                    parent.name, child.name
-                ))
+                return Err(SqlError::new(
+                    SqlState::FEATURE_NOT_SUPPORTED,
+                    format!(
+                        "cannot truncate table \"{}\": table \"{}\" has a foreign key to it",
+                        parent.name, child.name
+                    ),
+                )
                 .with_hint("truncate both tables in one statement, or use CASCADE"));
             }
             tables.push(child.clone());
@@ -528,10 +540,7 @@ pub fn refuse_readers(catalog: &Catalog, name: &str) -> SqlResult<()> {
         None => Ok(()),
         Some(view) => Err(SqlError::new(
             SqlState::DEPENDENT_OBJECTS,
-            format!(
-                "view \"{}\" reads \"{name}\", which cannot be changed so",
-                view.name
-            ),
+            format!("cannot change \"{name}\": view \"{}\" reads it", view.name),
         )
         .with_hint("drop the view, and create it again after the change")),
     }

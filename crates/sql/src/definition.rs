@@ -315,7 +315,7 @@ pub fn quote_name(name: &str) -> String {
     }
 }
 
-/// Words that are no names unless they are quoted.
+/// Words that are names only if they are quoted.
 const RESERVED: &[&str] = &[
     "all",
     "and",

@@ -25,12 +25,12 @@ states! {
     CARDINALITY_VIOLATION = "21000", "A statement touches a row twice, or a subquery has too many rows.";
     STRING_TOO_LONG = "22001", "A text is longer than its column allows.";
     NUMERIC_OUT_OF_RANGE = "22003", "A number is outside the range of its type.";
-    INVALID_DATETIME = "22007", "A text is no date, time or timestamp.";
+    INVALID_DATETIME = "22007", "The text is not a valid date, time or timestamp.";
     DATETIME_OVERFLOW = "22008", "A field of a date or time is out of range.";
     DIVISION_BY_ZERO = "22012", "A division by zero.";
-    INVALID_ENCODING = "22021", "A text is no UTF-8.";
+    INVALID_ENCODING = "22021", "The text is not valid UTF-8.";
     INVALID_PARAMETER_VALUE = "22023", "The value of a parameter is invalid.";
-    INVALID_TEXT = "22P02", "A text has not the form of its type.";
+    INVALID_TEXT = "22P02", "The text is not valid for its type.";
     BAD_COPY_FORMAT = "22P04", "The data of a COPY is malformed.";
     INTEGRITY_VIOLATION = "23000", "A constraint is violated.";
     NOT_NULL_VIOLATION = "23502", "A NULL in a column that is NOT NULL.";
@@ -60,7 +60,7 @@ states! {
     GROUPING_ERROR = "42803", "A column is neither grouped nor aggregated.";
     DATATYPE_MISMATCH = "42804", "A value has a type that its place does not take.";
     WRONG_OBJECT_TYPE = "42809", "The object is of another kind.";
-    INVALID_FOREIGN_KEY = "42830", "A foreign key refers to columns that are no key.";
+    INVALID_FOREIGN_KEY = "42830", "A foreign key refers to columns that are not a key.";
     UNDEFINED_FUNCTION = "42883", "There is no such function.";
     UNDEFINED_TABLE = "42P01", "There is no table or view of this name.";
     UNDEFINED_PARAMETER = "42P02", "There is no parameter of this number.";
@@ -84,8 +84,8 @@ states! {
     DATA_CORRUPTED = "XX001", "Stored data is damaged.";
 }
 
-/// A failed statement or call. The fields beside the code and the message are those of PostgreSQL's
-/// error messages; they are set where they are known.
+/// A failed statement or call. The fields other than the code and the message are those of
+/// PostgreSQL's error messages; they are set where they are known.
 #[derive(Debug, Clone)]
 pub struct SqlError(Box<Inner>);
 
@@ -132,6 +132,7 @@ impl SqlError {
     /// Returns an error for a state that only a defect of the program explains.
     pub fn internal(message: impl Into<String>) -> SqlError {
         SqlError::new(SqlState::INTERNAL_ERROR, message)
+            .with_hint("this is a defect of Basalt; please report it with the statement")
     }
 
     /// Returns the error of a statement that was cancelled.

@@ -1,8 +1,8 @@
 //! Functions that rewritten statements call, and those of PostgreSQL that the executor lacks.
 //!
-//! Time, random numbers and sequences come from a [`FunctionContext`]. A function that fails gives
-//! its exact error to the context and an error without a meaning to the executor. No function
-//! panics into the executor.
+//! Time, random numbers and sequences come from a [`FunctionContext`]. A failing
+//! function stores its error in the context, and returns a placeholder error to SQLite. No
+//! function panics into SQLite.
 
 mod aggregates;
 mod catalog;
@@ -26,6 +26,10 @@ use rusqlite::{Connection, ToSql};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+/// PostgreSQL's version that the server reports: `server_version`, and in `version()`. Drivers
+/// switch features on by it.
+pub const SERVER_VERSION: &str = "15.0";
+
 /// What functions take from the session.
 pub trait FunctionContext: Send + Sync {
     /// Returns the time at which the transaction began, in microseconds since 1970-01-01 UTC.
@@ -38,7 +42,7 @@ pub trait FunctionContext: Send + Sync {
     fn nextval(&self, sequence: ObjectId) -> SqlResult<i64>;
     /// Returns the value that the session took last from a sequence.
     fn currval(&self, sequence: ObjectId) -> SqlResult<i64>;
-    /// Sets a sequence: `is_called` says that the next value is the one behind `value`.
+    /// Sets a sequence: `is_called` says that the next value is the one after `value`.
     fn setval(&self, sequence: ObjectId, value: i64, is_called: bool) -> SqlResult<i64>;
     /// Keeps the error of a function, for the statement that fails by it.
     fn raise(&self, error: SqlError);
@@ -50,9 +54,9 @@ pub trait FunctionContext: Send + Sync {
     fn schema(&self) -> Arc<Schema>;
     /// Returns the value of a variable of the session; `None` if it does not exist.
     fn setting(&self, name: &str) -> Option<String>;
-    /// Returns the bytes that a relation takes on the disk, about.
+    /// Returns the approximate bytes that a relation takes on the disk.
     fn relation_bytes(&self, oid: i64) -> SqlResult<i64>;
-    /// Returns the bytes that all relations take on the disk, about.
+    /// Returns the approximate bytes that all relations take on the disk.
     fn database_bytes(&self) -> SqlResult<i64>;
 }
 
@@ -107,7 +111,7 @@ impl<'a> Arguments<'a, '_> {
             ValueRef::Integer(n) => Ok(n),
             other => match SqlType::BigInt.coerce(other.to_value())? {
                 Value::Integer(n) => Ok(n),
-                _ => Err(SqlError::internal("an argument is no integer")),
+                _ => Err(SqlError::internal("an argument is not an integer")),
             },
         }
     }
@@ -117,7 +121,7 @@ impl<'a> Arguments<'a, '_> {
             ValueRef::Real(x) => Ok(x),
             other => match SqlType::Double.coerce(other.to_value())? {
                 Value::Real(x) => Ok(x),
-                _ => Err(SqlError::internal("an argument is no number")),
+                _ => Err(SqlError::internal("an argument is not a number")),
             },
         }
     }

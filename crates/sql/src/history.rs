@@ -49,7 +49,11 @@ impl SchemaHistory {
         reader.end()?;
         let object = match value.is_empty() {
             true => None,
-            false => Some(decode_object(value)?),
+            false => {
+                let object = decode_object(value);
+                let entry = || format!("catalog entry of object {id}, transaction {tsn}");
+                Some(object.map_err(|e| e.context(entry()))?)
+            }
         };
         if object.as_ref().is_some_and(|object| object.id() != id) {
             return Err(reader.damaged("its definition has another number"));

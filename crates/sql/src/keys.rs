@@ -56,7 +56,7 @@ pub struct KeyPart {
 
 impl KeyPart {
     /// Returns the columns of a table's primary key, or the hidden row number, which has the
-    /// position behind all columns.
+    /// position after all columns.
     pub fn of_primary_key(table: &TableDef) -> Vec<KeyPart> {
         if table.primary_key.is_empty() {
             return vec![KeyPart {
@@ -172,7 +172,7 @@ pub fn primary_key(parts: &[KeyPart], values: &[Value], row_number: i64) -> Resu
     Ok(key)
 }
 
-/// Returns the least key behind all keys that begin with `prefix`; `None` if there is none.
+/// Returns the least key after all keys that begin with `prefix`; `None` if there is none.
 pub fn next_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|b| *b != 0xFF)?;
     let mut next = prefix[..=last].to_vec();
@@ -180,7 +180,7 @@ pub fn next_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(next)
 }
 
-/// Returns the position behind the columns `parts` of a key.
+/// Returns the position after the columns `parts` of a key.
 ///
 /// Errors: `Corruption` for malformed bytes.
 pub fn skip_columns(key: &[u8], parts: &[KeyPart]) -> Result<usize> {
@@ -195,7 +195,7 @@ fn damaged(key: &[u8]) -> Error {
     Error::new(
         ErrorKind::Corruption,
         format!(
-            "a key of {} bytes is no key of its table or index",
+            "a key of {} bytes is not a key of its table or index",
             key.len()
         ),
     )
@@ -244,7 +244,7 @@ fn take_float(bytes: &[u8]) -> f64 {
     })
 }
 
-/// Decodes the columns `parts` of a key, and returns the position behind them.
+/// Decodes the columns `parts` of a key, and returns the position after them.
 ///
 /// Errors: `Corruption` for malformed bytes.
 pub fn decode_columns(key: &[u8], parts: &[KeyPart], values: &mut Vec<Value>) -> Result<usize> {

@@ -8,17 +8,17 @@ use basalt::{FamilyOptions, LogMode, Options, PassiveOptions, StoreOptions};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DatabaseOptions {
-    /// How the store keeps what it has of the binlog. Default [`StorageLog::None`]: the store is
-    /// passive.
+    /// Whether the store under the binlog has a log of its own. Default [`StorageLog::None`]: the
+    /// store is passive.
     pub storage_log: StorageLog,
     /// A commit is durable on the device when it is acknowledged. Default `true`. With `false` a
     /// power cut loses the last commits, and the database is as it was before them. Sessions change
     /// it for themselves by `SET synchronous_commit`.
     pub synchronous_commit: bool,
-    /// Bytes of the binlog that stay for readers and for point-in-time restores, beside what the
-    /// store itself needs. Default 1 GiB.
+    /// Least bytes of the newest binlog records that are kept for readers and point-in-time
+    /// restores. Records that the store needs for a replay are kept in any case. Default 1 GiB.
     pub binlog_retention_bytes: u64,
-    /// Most bytes of memory that the writes of one transaction may take. Default 256 MiB.
+    /// Maximum bytes of memory that the writes of one transaction may take. Default 256 MiB.
     pub max_transaction_bytes: u64,
     /// Settings of the store. Its log mode is set by `storage_log`.
     pub tables: Options,

@@ -11,13 +11,13 @@ use crate::translate::TableLayout;
 /// Rows that a table is taken to have if nothing is known about it.
 pub const UNKNOWN_ROWS: f64 = 100_000.0;
 
-/// Rows that a scan reads for one that fits its other conditions, about.
+/// Approximate number of rows that a scan reads for each row that meets its other conditions.
 const FILTERED: f64 = 10.0;
 
-/// Most indexes of a table that plans can name.
+/// Maximum number of indexes of a table that plans can name.
 pub const MAX_INDEXES: usize = 250;
 
-/// Most columns of a key that plans use.
+/// Maximum number of columns of a key that plans use.
 const MAX_EQUAL: usize = 31;
 
 /// How a constraint compares its column.
@@ -57,7 +57,7 @@ pub struct Order {
     pub descending: bool,
 }
 
-/// What the planner asks.
+/// The constraints and the order of a scan, as SQLite's `xBestIndex` gives them.
 pub struct Question<'a> {
     /// Constraints that can be used.
     pub constraints: &'a [Constraint],
@@ -65,7 +65,7 @@ pub struct Question<'a> {
     pub order: &'a [Order],
     /// Positions of the columns that the statement reads.
     pub used: &'a dyn Fn(u16) -> bool,
-    /// Number of rows of the table, about.
+    /// Approximate number of rows of the table.
     pub rows: f64,
     /// LIMIT and OFFSET together, if the statement reads no more rows of an ordered scan.
     pub limit: Option<f64>,
@@ -74,7 +74,7 @@ pub struct Question<'a> {
 /// How a scan reads a table. It is packed into the number that SQLite keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Number of the key: 0 for the primary key, otherwise the index with this number less one.
+    /// The key of the scan: 0 for the primary key, n for the index at position n - 1 of the table.
     pub key: u8,
     /// Columns of the key that are compared with one value each.
     pub equal: u8,
@@ -143,7 +143,7 @@ pub struct Answer {
     pub arguments: Vec<usize>,
     /// Cost, in rows of a scan.
     pub cost: f64,
-    /// Rows that the scan returns, about.
+    /// Approximate number of rows that the scan returns.
     pub rows: f64,
     /// The rows come in the order that was asked for.
     pub is_ordered: bool,

@@ -71,7 +71,7 @@ pub enum RecordBody {
         /// Versions of definitions, by object and transaction, that are needed no more.
         pruned: Vec<(ObjectId, Tsn)>,
     },
-    /// Values of a sequence were taken: after a restart it goes on from `next`.
+    /// Values of a sequence were reserved: after a restart it continues from `next`.
     Sequence {
         /// Number of the sequence.
         id: ObjectId,
@@ -165,8 +165,9 @@ impl BinlogRecord {
     /// Errors: `Corruption` for malformed bytes, and for another format.
     pub fn decode(bytes: &Bytes) -> Result<BinlogRecord> {
         let mut reader = Reader::new(bytes, "a record of the binlog");
-        if reader.u8()? != FORMAT {
-            return Err(reader.damaged("its format is unknown"));
+        let format = reader.u8()?;
+        if format != FORMAT {
+            return Err(reader.unknown("format", format));
         }
         let commit_ms = reader.varint()?;
         let body = match reader.u8()? {
@@ -206,7 +207,7 @@ impl BinlogRecord {
                     entries.collect::<Result<_>>()?
                 },
             },
-            _ => return Err(reader.damaged("its kind is unknown")),
+            kind => return Err(reader.unknown("kind", kind)),
         };
         reader.end()?;
         Ok(BinlogRecord { commit_ms, body })

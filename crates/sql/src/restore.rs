@@ -1,4 +1,4 @@
-//! Point-in-time restore: a checkpoint, and the transactions of a binlog behind it.
+//! Point-in-time restore: restores a checkpoint and the binlog records after it.
 
 use crate::binlog::records_from;
 use crate::database::Database;
@@ -6,15 +6,16 @@ use crate::error::{SqlError, SqlResult, SqlState};
 use crate::options::DatabaseOptions;
 use crate::record::BinlogRecord;
 use crate::storage::BINLOG;
+use crate::types::datetime::timestamp_text;
 use basalt::env::{Env, file_copy};
 use basalt::log::{LogEngine, LogEngineOptions, WriteOptions};
-use basalt::{Store, Tsn};
+use basalt::{Bytes, Store, Tsn};
 use std::path::{Path, PathBuf};
 
 /// Records that are appended between two syncs.
 const UNSYNCED_RECORDS: u64 = 1024;
 
-/// Up to where a database is restored.
+/// The last transaction that a restore applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestoreTarget {
     /// Up to the end of the binlog.
@@ -25,16 +26,17 @@ pub enum RestoreTarget {
     TimeMs(u64),
 }
 
-/// What is restored, and where.
+/// The sources, the target and the directory of a restore.
 #[derive(Debug, Clone)]
 pub struct RestoreOptions {
     /// Directory of the checkpoint.
     pub checkpoint: PathBuf,
-    /// Directory of a database that has the binlog; no process has it open.
+    /// Directory of the database whose binlog is applied. No process has it open, and it was closed
+    /// cleanly.
     pub binlog: PathBuf,
-    /// Up to where.
+    /// The last transaction that is applied.
     pub target: RestoreTarget,
-    /// Directory of the new database, which does not exist.
+    /// Directory of the new database. It must be missing or empty.
     pub into: PathBuf,
 }
 
@@ -45,21 +47,26 @@ pub struct RestoreReport {
     pub checkpoint_tsn: Tsn,
     /// The last transaction of the new database.
     pub tsn: Tsn,
-    /// Time of that transaction's commit, in ms since 1970, if it is behind the checkpoint.
+    /// Time of that transaction's commit, in ms since 1970, if it is after the checkpoint.
     pub commit_ms: Option<u64>,
     /// Transactions that were taken from the binlog.
     pub transactions: u64,
 }
 
 impl Database {
-    /// Makes a new database from a checkpoint and the binlog behind it. `progress` gets the number
-    /// of transactions that were taken, and of those that the binlog has behind the checkpoint.
-    /// Neither the checkpoint nor the database of the binlog is changed. After an error the new
-    /// directory stays as far as it was written, and must be removed.
+    /// Makes a new database from a checkpoint and the binlog records after it. `progress` gets the
+    /// number of applied transactions, and the number of transactions of the binlog after the
+    /// checkpoint. Neither the checkpoint nor the database of the binlog is changed. After an error
+    /// the new directory is incomplete, and must be removed.
     ///
-    /// Errors: 22023 if the target is before the checkpoint or behind the end of the binlog, and if
-    /// the new directory exists; 55000 if the binlog was trimmed beyond the checkpoint; 58030 for
-    /// failures of files.
+    /// A target time after the last record restores all records.
+    ///
+    /// Errors: 22023 if the target transaction is before the checkpoint or after the end of the
+    /// binlog, if the target time is before the checkpoint, or if the new directory holds files;
+    /// 42704 if one of the two directories has no database, or the checkpoint has no binlog; 55000
+    /// if records between the checkpoint and the target were trimmed; 55P03 if a process has the
+    /// database of the binlog open; 58030 for failed reads and writes, and if that database was not
+    /// closed.
     pub fn restore(
         env: &Env,
         options: &RestoreOptions,
@@ -75,17 +82,41 @@ impl Database {
             return Err(SqlError::new(
                 SqlState::INVALID_PARAMETER_VALUE,
                 format!(
-                    "{} holds files: give a directory that is empty or missing",
+                    "cannot restore into {}: the directory holds files; give a directory that is empty or missing",
                     options.into.display()
                 ),
             ));
         }
+        check_store(env, &options.checkpoint, "restore from")?;
+        check_store(env, &options.binlog, "read the binlog of")?;
         copy_directory(env, &options.checkpoint, &options.into)?;
         let report = append_binlog(env, options, progress)?;
         // The opening replays what was appended.
         Database::open(env, &options.into, database)?.close()?;
         Ok(report)
     }
+}
+
+/// Fails if a directory has no store. `task` is the verb of the message.
+///
+/// Errors: 42704.
+fn check_store(env: &Env, dir: &Path, task: &str) -> SqlResult<()> {
+    match Store::find_logs(env, dir) {
+        Err(e) if e.is_not_found() => Err(SqlError::new(
+            SqlState::UNDEFINED_OBJECT,
+            format!(
+                "cannot {task} {}: there is no database in this directory",
+                dir.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns a time in ms since 1970 as RFC 3339, in UTC.
+fn time_text(ms: u64) -> String {
+    let us = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1000);
+    format!("{}Z", timestamp_text(us).replace(' ', "T"))
 }
 
 fn copy_directory(env: &Env, from: &Path, to: &Path) -> basalt::Result<()> {
@@ -105,7 +136,11 @@ fn copy_directory(env: &Env, from: &Path, to: &Path) -> basalt::Result<()> {
     fs.sync_metadata(to)
 }
 
-/// Appends the records behind the checkpoint to the binlog of the copy.
+fn decode(tsn: Tsn, record: &Bytes) -> basalt::Result<BinlogRecord> {
+    BinlogRecord::decode(record).map_err(|e| e.context(format!("binlog record {tsn}")))
+}
+
+/// Appends the records after the checkpoint to the binlog of the copy.
 fn append_binlog(
     env: &Env,
     options: &RestoreOptions,
@@ -115,7 +150,7 @@ fn append_binlog(
         SqlError::new(
             SqlState::UNDEFINED_OBJECT,
             format!(
-                "{} is no checkpoint of a database: it has no binlog",
+                "cannot restore from {}: it is not a checkpoint of a relational database, because it has no binlog",
                 options.checkpoint.display()
             ),
         )
@@ -147,7 +182,7 @@ fn append_binlog(
     {
         return Err(SqlError::new(
             SqlState::INVALID_PARAMETER_VALUE,
-            format!("the target is transaction {tsn}; the checkpoint is as of {checkpoint_tsn}, and the binlog ends with {last}"),
+            format!("cannot restore to transaction {tsn}: the checkpoint ends at {checkpoint_tsn}, and the binlog at {last}"),
         )
         .with_hint("give a target between the two, or another checkpoint"));
     }
@@ -159,14 +194,18 @@ fn append_binlog(
             found => found,
         };
         let commit_ms = newest
-            .map(|record| BinlogRecord::decode(&record))
+            .map(|record| decode(checkpoint_tsn, &record))
             .transpose()?;
         if let Some(BinlogRecord { commit_ms, .. }) = commit_ms
             && commit_ms > target
         {
             return Err(SqlError::new(
                 SqlState::INVALID_PARAMETER_VALUE,
-                format!("the target is the time {target}; the checkpoint is as of {commit_ms}, in ms since 1970"),
+                format!(
+                    "cannot restore to {}: the checkpoint was made later, at {}",
+                    time_text(target),
+                    time_text(commit_ms)
+                ),
             )
             .with_hint("give a later time, or an earlier checkpoint"));
         }
@@ -174,7 +213,7 @@ fn append_binlog(
     if checkpoint_tsn < last {
         for record in records_from(&source, checkpoint_tsn + 1)? {
             let (tsn, bytes) = record?;
-            let commit_ms = BinlogRecord::decode(&bytes)?.commit_ms;
+            let commit_ms = decode(tsn, &bytes)?.commit_ms;
             let is_inside = match options.target {
                 RestoreTarget::Latest => true,
                 RestoreTarget::Tsn(target) => tsn <= target,

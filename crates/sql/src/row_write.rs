@@ -49,7 +49,9 @@ impl Target {
         let missing = || {
             SqlError::new(
                 SqlState::UNDEFINED_TABLE,
-                format!("table {table} does not exist any more"),
+                format!(
+                    "the table with number {table} does not exist any more; another session dropped it"
+                ),
             )
         };
         Ok(Target {
@@ -194,7 +196,8 @@ fn note_written(
     Ok(())
 }
 
-/// Returns the first key that another row has. `old` is the key of the row before an update.
+/// Returns the first unique key of the row that another row already has. `old` holds the key and
+/// the values of the row before an update; `None` for an insert.
 fn find_conflict(
     state: &mut SessionState,
     target: &Target,
@@ -327,16 +330,28 @@ fn write_parameters(state: &SessionState) -> Vec<Value> {
 
 fn read_row(state: &mut SessionState, target: &Target, key: &[u8]) -> SqlResult<Vec<Value>> {
     let row = state.get(target.table.storage, key)?;
-    let row = row.ok_or_else(|| {
-        SqlError::new(
-            SqlState::DATA_CORRUPTED,
-            format!(
-                "a row of table \"{}\" is missing that an index has",
-                target.table.name
-            ),
-        )
-    })?;
-    Ok(row_values(&target.table, &row)?)
+    let row = row.ok_or_else(|| missing_row(&target.table, None, key))?;
+    let values = row_values(&target.table, &row);
+    Ok(values.map_err(|e| e.context(row_name(&target.table, key)))?)
+}
+
+/// Returns the words that name a row in messages of damage.
+pub fn row_name(table: &TableDef, key: &[u8]) -> String {
+    format!("table {:?}, row with key {key:02x?}", table.name)
+}
+
+/// Returns the error of an index entry whose row does not exist. `index` is the name of the index,
+/// if it is known.
+pub fn missing_row(table: &TableDef, index: Option<&str>, key: &[u8]) -> SqlError {
+    let index = index.map_or("an index".to_owned(), |name| format!("index \"{name}\""));
+    SqlError::new(
+        SqlState::DATA_CORRUPTED,
+        format!(
+            "{index} of table \"{}\" has an entry for a row that does not exist (key {key:02x?})",
+            table.name
+        ),
+    )
+    .with_hint("check the database")
 }
 
 /// Updates the row with a key. `visible` has a value for each column that is not dropped.
@@ -487,7 +502,7 @@ fn unique_violation(table: &TableDef, values: &[Value], index: Option<ObjectId>)
 }
 
 /// Returns columns and values of a key, as messages show them: `(a, b)=(1, x)`.
-fn key_text(table: &TableDef, columns: &[u16], values: &[Value]) -> String {
+pub fn key_text(table: &TableDef, columns: &[u16], values: &[Value]) -> String {
     let names = columns
         .iter()
         .map(|at| table.columns[usize::from(*at)].name.clone());

@@ -64,7 +64,7 @@ pub struct Session {
     /// SQLite's connection. It is dropped before the state that its tables refer to.
     connection: Connection,
     cancellation: Arc<Cancellation>,
-    /// SQLite asks whether the statement is to end.
+    /// SQLite asks whether the statement must end.
     is_watched: bool,
     /// SQLite may change its schema: the session declares tables.
     is_declaring: Arc<AtomicBool>,
@@ -74,14 +74,14 @@ pub struct Session {
     prepared: BTreeMap<String, Prepared>,
 }
 
-/// Whether a session is inside of a transaction block.
+/// The transaction state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionStatus {
-    /// It is not.
+    /// Outside of a transaction block.
     Idle,
-    /// It is.
+    /// Inside of a transaction block.
     Active,
-    /// The transaction has failed: it can only be rolled back, wholly or to a savepoint.
+    /// Inside of a failed block, which accepts only ROLLBACK, ROLLBACK TO SAVEPOINT and COMMIT.
     Failed,
 }
 
@@ -93,7 +93,7 @@ pub struct InterruptHandle {
 }
 
 impl InterruptHandle {
-    /// Ends the statement that runs, with 57014. Without one the call has no effect.
+    /// Ends the running statement with 57014. If no statement runs, the call has no effect.
     pub fn interrupt(&self) {
         self.cancellation.request();
         self.sqlite.interrupt();
@@ -147,7 +147,7 @@ impl Prepared {
         self.0.statement.text()
     }
 
-    /// Returns `true` for a statement that a failed transaction block takes.
+    /// Returns `true` for a statement that a failed transaction block accepts.
     fn ends_block(&self) -> bool {
         let analyzed = self.0.analyzed.lock().clone();
         matches!(
@@ -205,7 +205,7 @@ fn connect(context: &Arc<SessionContext>) -> SqlResult<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_in_memory_with_flags(flags)?;
         connection.pragma_update(None, "case_sensitive_like", true)?;
-        // A quoted name that does not exist is no string.
+        // A quoted name that does not exist is not a string.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DML, false)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DQS_DDL, false)?;
         connection.pragma_update(None, "trusted_schema", true)?;
@@ -258,7 +258,9 @@ impl Session {
 
     /// Splits a script into statements.
     ///
-    /// Errors: 42601 for a malformed statement, with its position in the script.
+    /// Errors: 42601 for a malformed statement, with its position in the script, in characters from
+    /// 1; 54000 for a script of more than 64 MiB; 54001 for a statement that is nested too deeply;
+    /// 0A000 for clauses that the parser would drop.
     pub fn parse(&self, script: &str) -> SqlResult<Vec<ParsedStatement>> {
         parse(script)
     }
@@ -378,9 +380,13 @@ impl Session {
         Ok(analyzed)
     }
 
-    /// Runs a statement. Its rows go to `sink`.
+    /// Runs a statement and passes its rows to `sink`. Outside of a block, the statement is
+    /// committed when the call returns; with `synchronous_commit = on` (the default) it is durable.
+    /// After a conflict the statement is run again, up to 64 times, unless it has passed rows to
+    /// `sink`.
     ///
-    /// Errors: those of the statement. A transaction block has then failed.
+    /// Errors: those of the statement, 40001 for a conflict, 57014 for an interrupt or a timeout.
+    /// An error aborts an open transaction block.
     pub fn execute(
         &mut self,
         prepared: &Prepared,

@@ -17,7 +17,7 @@ pub fn of(e: &rusqlite::Error) -> SqlError {
     }
 }
 
-/// Returns the quoted or bare name behind a prefix of a message.
+/// Returns the quoted or bare name after a prefix of a message.
 fn named<'m>(message: &'m str, prefix: &str) -> Option<&'m str> {
     let at = message.find(prefix)?;
     Some(message[at + prefix.len()..].trim_matches('"'))

@@ -6,7 +6,7 @@ use rusqlite::types as sqlite;
 
 /// Returns a value of SQLite.
 ///
-/// Errors: 22021 for a text that is no UTF-8.
+/// Errors: 22021 for a text that is not UTF-8.
 pub fn from_sqlite(value: sqlite::ValueRef<'_>) -> SqlResult<ValueRef<'_>> {
     Ok(match value {
         sqlite::ValueRef::Null => ValueRef::Null,
@@ -14,7 +14,7 @@ pub fn from_sqlite(value: sqlite::ValueRef<'_>) -> SqlResult<ValueRef<'_>> {
         sqlite::ValueRef::Real(x) => ValueRef::Real(x),
         sqlite::ValueRef::Text(text) => {
             ValueRef::Text(std::str::from_utf8(text).map_err(|_| {
-                SqlError::new(SqlState::INVALID_ENCODING, "a text is no valid UTF-8")
+                SqlError::new(SqlState::INVALID_ENCODING, "a text is not valid UTF-8")
             })?)
         }
         sqlite::ValueRef::Blob(bytes) => ValueRef::Blob(bytes),

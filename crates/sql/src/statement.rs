@@ -86,8 +86,7 @@ pub enum Command {
     Nothing(&'static str),
     /// CHECKPOINT: the memtables are flushed.
     Checkpoint,
-    /// DISCARD ALL, DEALLOCATE and other commands on the session, by tag; the name is that of a
-    /// prepared statement.
+    /// DEALLOCATE: the name of a prepared statement; `None` for DEALLOCATE ALL.
     Deallocate(Option<String>),
     /// DISCARD ALL.
     DiscardAll,

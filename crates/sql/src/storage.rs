@@ -29,7 +29,7 @@ pub const BINLOG: &str = "binlog";
 
 /// Longest wait of a commit for the commits of others that have written the same keys.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most keys that commits lock at the same time.
+/// Maximum number of keys that commits lock at the same time.
 const MAX_LOCKS: usize = 1 << 26;
 
 /// The store of a database with its binlog.
@@ -57,7 +57,8 @@ struct BlockedTables {
     released: Condvar,
 }
 
-/// The right to change the catalog. Commits to the tables that it blocks wait until it is dropped.
+/// Excludes other catalog changes until it is dropped. Commits to tables passed to
+/// [`block`](Self::block) wait until then.
 pub struct SchemaChange<'s> {
     storage: &'s Storage,
     blocked: Vec<ObjectId>,
@@ -65,7 +66,7 @@ pub struct SchemaChange<'s> {
 }
 
 impl SchemaChange<'_> {
-    /// Lets commits to tables wait. Those that are under way are over when the call returns.
+    /// Blocks commits to the tables. Returns when all commits to them that had begun are finished.
     pub fn block(&mut self, tables: impl IntoIterator<Item = ObjectId>) {
         let mut blocked = self.storage.blocked.tables.lock();
         for table in tables {
@@ -128,7 +129,7 @@ impl Storage {
             options: options.clone(),
         };
         for family in storage.unnamed_families() {
-            // The process died behind the change of the catalog and before the drop.
+            // The process died after the change of the catalog and before the drop.
             storage.db.drop_family(&family)?;
         }
         storage.remove_unfinished()?;

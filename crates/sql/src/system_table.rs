@@ -192,7 +192,7 @@ impl SystemCursor<'_> {
         Ok(())
     }
 
-    /// Returns the position of the current row, or `None` behind the last one.
+    /// Returns the position of the current row, or `None` after the last one.
     fn current(&self) -> Option<usize> {
         match &self.picked {
             Picked::All => (self.at < self.rows.rows.len()).then_some(self.at),

@@ -71,7 +71,7 @@ unsafe impl<'vtab> VTab<'vtab> for VirtualTable {
         let state = aux.expect("the module was made with a state").clone();
         let target = guarded(&state, || {
             let name = std::str::from_utf8(table);
-            let name = name.map_err(|_| SqlError::internal("the name of a table is no UTF-8"))?;
+            let name = name.map_err(|_| SqlError::internal("the name of a table is not UTF-8"))?;
             let locked = state.lock();
             let id = locked.schema()?.catalog.table(name).map(|table| table.id);
             let id = id.ok_or_else(|| SqlError::internal("a table without a definition"))?;
@@ -221,7 +221,7 @@ impl CreateVTab<'_> for VirtualTable {
     const KIND: VTabKind = VTabKind::Default;
 }
 
-/// Returns the values of the columns, which come behind `first` other arguments.
+/// Returns the values of the columns, which come after `first` other arguments.
 fn row_of(target: &Target, arguments: &vtab::Values<'_>, first: usize) -> SqlResult<Vec<Value>> {
     let n = target.table.visible().count();
     let values = arguments.iter().skip(first).take(n);

@@ -5,7 +5,7 @@ use basalt::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Bytes of memory that a write takes beside its key and values.
+/// Bytes of memory that a write takes in addition to its key and values.
 const WRITE_OVERHEAD: u64 = 128;
 
 /// A key that a transaction has written.
@@ -45,7 +45,7 @@ impl WriteSet {
         self.families.values().all(BTreeMap::is_empty)
     }
 
-    /// Returns the bytes of memory that the writes take, about.
+    /// Returns the approximate bytes of memory that the writes take.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -61,7 +61,7 @@ impl WriteSet {
     }
 
     /// Returns copies of the writes to keys inside of bounds, by key. The upper bound is exclusive,
-    /// and `None` is no bound.
+    /// and `None` means no bound.
     pub fn range(
         &self,
         storage: ObjectId,

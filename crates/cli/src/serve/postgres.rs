@@ -15,9 +15,9 @@ use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a password file.
+/// Maximum bytes of a password file.
 const MAX_PASSWORD: u64 = 1024;
-/// Most bytes of a certificate or a key.
+/// Maximum bytes of a certificate or a key.
 const MAX_PEM: u64 = 1 << 20;
 
 /// What the flags say about PostgreSQL clients.
@@ -129,8 +129,7 @@ pub fn start(settings: &PostgresSettings) -> Result<RunningPostgres, Failure> {
         ..PostgresOptions::default()
     };
     let server = PostgresServer::start(database.clone(), &env, options);
-    let server =
-        server.map_err(|e| Failure::new(format!("--postgres {}: {e}", settings.listen)))?;
+    let server = server.map_err(|e| Failure::new(e.message()))?;
     let listening = server.local_addr();
     note(format_args!(
         "basalt {} serves PostgreSQL clients on {listening}, data in {place}; try `psql -h {} -p {}`, stop with Ctrl-C",

@@ -104,7 +104,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Returns the bytes that the rows take in memory, about.
+    /// Returns the approximate bytes that the rows take in memory.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -173,7 +173,7 @@ impl Table {
                 out.push_str(text);
             } else {
                 out.push_str(text);
-                // The last column has no blanks behind its values.
+                // The last column has no blanks after its values.
                 if i < last || has_more {
                     out.push_str(&blanks);
                 }

@@ -1,4 +1,4 @@
-//! `sql binlog`: the changes of a database, one record a line.
+//! `sql binlog`: prints the records of the binlog of a closed database.
 
 use super::database::{self, failure};
 use super::json;
@@ -11,9 +11,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The longest wait for a record, after which the command looks whether its output is still read.
+/// Maximum wait for a record. After it, the command checks whether its output is still read.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Bytes of lines at which they are printed.
+/// Bytes of text after which the text is printed.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Opens the binlog of a closed database.
@@ -155,7 +155,7 @@ fn record_json(record: &BinlogRecord, out: &mut String) {
     out.push_str("}\n");
 }
 
-/// Appends a record as lines for people, one a change.
+/// Appends a record as text, one line for each change.
 fn record_text(record: &BinlogRecord, out: &mut String) {
     let head = format!("{} {}", record.tsn, format_ms(record.commit_ms));
     let line = |out: &mut String, rest: &str| {
@@ -186,8 +186,8 @@ fn record_text(record: &BinlogRecord, out: &mut String) {
         BinlogKind::Ddl { statement } => line(out, &format!("ddl {statement}")),
         BinlogKind::Sequence { sequence, next } => {
             let name = sequence.as_deref().unwrap_or("(dropped)");
-            let next = next.map_or("no further value".to_owned(), |next| next.to_string());
-            line(out, &format!("sequence {name} goes on from {next}"));
+            let next = next.map_or("no further value".to_owned(), |n| format!("next value {n}"));
+            line(out, &format!("sequence {name}: {next}"));
         }
         BinlogKind::Backfill { table, entries } => {
             let name = table.as_deref().unwrap_or("(dropped)");

@@ -1,6 +1,6 @@
 //! Opens the database of a command, and turns its errors into failures of commands.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, holder};
 use crate::location::{Access, StoreLocation};
 use crate::sql_args::{MakeDatabase, SqlLocation};
 use crate::store::environment;
@@ -43,6 +43,13 @@ fn missing(place: &StoreLocation) -> Failure {
     ))
 }
 
+/// Returns `true` for the error of a database that was not closed and is opened for reading.
+pub fn is_unclosed(e: &SqlError) -> bool {
+    // The engine has no error kind for this case.
+    e.message()
+        .contains("the store is passive and was not closed")
+}
+
 /// Makes the failure of a database that cannot be opened, read or closed, with the advice for its
 /// kind.
 pub fn failure(place: &StoreLocation, e: &SqlError) -> Failure {
@@ -51,9 +58,16 @@ pub fn failure(place: &StoreLocation, e: &SqlError) -> Failure {
     if words.contains("no store here") {
         return missing(place);
     }
+    if is_unclosed(e) {
+        return Failure::new(format!(
+            "the database in {place} was not closed; open it once with `basalt sql {}`, and run the command again",
+            place.flags()
+        ));
+    }
     Failure::new(match e.state() {
         SqlState::LOCK_NOT_AVAILABLE => format!(
-            "the database in {place} is in use ({words}); connect to its server with psql, or stop it and try again"
+            "cannot open the database in {place}: {} has it open; if this is a server, connect with psql, otherwise wait for it or stop it",
+            holder(e.message()).unwrap_or("another process")
         ),
         SqlState::DATA_CORRUPTED => format!(
             "the database in {place} is damaged: {words}; keep a copy, and run `basalt check {}`",

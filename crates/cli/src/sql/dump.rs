@@ -48,7 +48,7 @@ const SKIPPED: &[&str] = &[
     "DROP DATABASE ",
 ];
 
-/// Ends of ALTER statements that a database does not need: the words behind the object's name.
+/// Ends of ALTER statements that a database does not need: the words after the object's name.
 const SKIPPED_ALTER: &[&str] = &[
     " OWNER TO ",
     " CLUSTER ON ",
@@ -153,7 +153,7 @@ struct Dump<'a> {
 }
 
 impl Dump<'_> {
-    /// Runs a statement, and reads the rows behind a COPY.
+    /// Runs a statement, and reads the rows after a COPY.
     fn run(&mut self, statement: &Statement, lines: &mut ByteLines) -> Result<(), LoadError> {
         let kind = kind(&statement.text);
         let is_before = statement.line < self.load.from_line;
@@ -163,7 +163,7 @@ impl Dump<'_> {
                 Ok(())
             }
             Kind::Copy => {
-                // The rows of a COPY that began before the first line may be behind it.
+                // The rows of a COPY that began before the first line may be after it.
                 self.commit(statement.line)?;
                 let format = CopyFormat::of_kind(false);
                 self.load

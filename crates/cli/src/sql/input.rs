@@ -12,7 +12,7 @@ use rustyline::{Config, Editor};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a line.
+/// Maximum bytes of a line.
 pub const MAX_LINE: u64 = 1 << 30;
 /// Statements that the history keeps.
 const HISTORY_ENTRIES: usize = 10_000;
@@ -120,8 +120,8 @@ pub struct LineEditor {
 }
 
 impl LineEditor {
-    /// Makes an editor. A history that cannot be read or written is reported, and the shell goes on
-    /// without it.
+    /// Makes an editor. A history that cannot be read or written is reported, and the shell
+    /// continues without it.
     pub fn new(history: Option<PathBuf>) -> Result<LineEditor, Failure> {
         let unusable = |e| Failure::new(format!("cannot use the terminal: {e}"));
         let config = Config::builder().auto_add_history(false).build();

@@ -410,7 +410,7 @@ fn report(
         return Err(Failure::new(match (counts.rows, counts.next_line) {
             (0, 0..=1) => format!("{what}; nothing is committed"),
             (n, line) => format!(
-                "{what}; {} committed, and the load goes on with --from-line {line}",
+                "{what}; {} committed; to continue, run the load again with --from-line {line}",
                 count(n, "row is", "rows are")
             ),
         }));

@@ -19,7 +19,8 @@ Input and output
 
 Definitions
   \\d                     list tables, views and sequences
-  \\d NAME                describe a table, view, sequence or index; * and ? match any characters
+  \\d NAME                describe a table, view, sequence or index; * matches any
+                         characters, ? one character
   \\dt \\dv \\ds \\di [NAME]  list tables, views, sequences or indexes
 
 Form of results
@@ -90,7 +91,7 @@ pub fn syntax(words: &str) -> Result<String, String> {
     let wanted = words.trim().trim_end_matches(';').to_uppercase();
     if wanted.is_empty() {
         let names: Vec<&str> = SYNTAX.iter().map(|(name, _)| *name).collect();
-        return Ok(format!("Help is there for: {}\n", names.join(", ")));
+        return Ok(format!("Help is available for: {}\n", names.join(", ")));
     }
     let found = SYNTAX.iter().filter(|(name, _)| {
         name.starts_with(&wanted) || (wanted.starts_with(name) && !name.is_empty())
@@ -120,7 +121,7 @@ pub enum MetaCommand {
     Echo(String),
     Include(String),
     Describe(String),
-    /// The letters behind `\d`, and a pattern.
+    /// The letters after `\d`, and a pattern.
     List(String, Option<String>),
     Copy(FileCopy),
 }

@@ -199,7 +199,7 @@ impl RowSink for ResultPrinter<'_> {
         if (self.text.len() + self.data.len() >= BUFFER_BYTES && !is_document)
             && let Err(e) = self.write()
         {
-            let error = SqlError::new(SqlState::IO_ERROR, format!("the output failed: {e}"));
+            let error = SqlError::new(SqlState::IO_ERROR, format!("cannot write the result: {e}"));
             self.failed = Some(e);
             return Err(error);
         }
@@ -222,7 +222,7 @@ pub fn error_text(severity: &str, e: &SqlError, statement: &str) -> String {
     text
 }
 
-/// Characters of a line that are shown before and behind the position of an error.
+/// Characters of a line that are shown before and after the position of an error.
 const CARET_BEFORE: usize = 50;
 const CARET_BEHIND: usize = 20;
 

@@ -1,14 +1,14 @@
-//! `sql restore`: a database as it was at a moment, from a checkpoint and a binlog.
+//! `sql restore`: restores a database to a transaction or a time, from a checkpoint and a binlog.
 
-use super::database::failure;
+use super::database::{is_unclosed, sentence};
 use super::time::{format_ms, parse_ms};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, holder};
 use crate::location::{Access, Make, StoreLocation};
 use crate::output::print_done;
 use crate::progress::{DelayedBar, count};
 use crate::sql_args::Restore;
 use crate::store::environment;
-use basalt_sql::{Database, DatabaseOptions, RestoreOptions, RestoreTarget};
+use basalt_sql::{Database, DatabaseOptions, RestoreOptions, RestoreTarget, SqlError, SqlState};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,26 @@ fn existing(flag: &str, path: &Path) -> Result<PathBuf, Failure> {
         ))),
         Err(e) => Err(Failure::os("look at", path, e)),
     }
+}
+
+/// Makes the failure of a restore into `place`.
+fn failure(args: &Restore, place: &StoreLocation, e: &SqlError) -> Failure {
+    let binlog = args.binlog.display();
+    if is_unclosed(e) {
+        return Failure::new(format!(
+            "cannot restore: --binlog {binlog}: the database was not closed; open it once with `basalt sql --dir {binlog}`, and run the command again"
+        ));
+    }
+    Failure::new(match e.state() {
+        // The target is new and the checkpoint is copied, so the lock is that of the binlog.
+        SqlState::LOCK_NOT_AVAILABLE => format!(
+            "cannot restore: --binlog {binlog}: {} has the database open; wait for it or stop it",
+            holder(e.message()).unwrap_or("another process")
+        ),
+        // The library's message names the target or the directory.
+        SqlState::INVALID_PARAMETER_VALUE | SqlState::UNDEFINED_OBJECT => sentence(e),
+        _ => format!("cannot restore into {place}: {}", sentence(e)),
+    })
 }
 
 /// Runs `basalt sql restore`.
@@ -73,7 +93,7 @@ pub fn restore(args: &Restore) -> Outcome {
         },
     );
     bar.end();
-    let restored = restored.map_err(|e| failure(&place, &e))?;
+    let restored = restored.map_err(|e| failure(args, &place, &e))?;
     let time = restored.commit_ms.map(format_ms);
     let text = match args.json {
         true => {

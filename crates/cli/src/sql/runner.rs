@@ -40,7 +40,7 @@ pub enum Target<'a> {
 
 /// The data of COPY FROM STDIN.
 pub enum CopySource<'a> {
-    /// Lines behind the statement, up to `\.`.
+    /// Lines after the statement, up to `\.`.
     Script(&'a mut Input),
     /// All bytes of a file of `\copy`, with their number if it is known.
     Reader(&'a mut dyn std::io::Read, Option<u64>),
@@ -277,7 +277,7 @@ impl Runner {
                     n == 0
                 }
             };
-            // After an error, the rest of the data is read and dropped: it is no statement.
+            // After an error, the rest of the data is read and dropped: it is not a statement.
             if ended.is_ok() && !data.is_empty() {
                 let (session, copy) = (&mut self.session, &mut copy);
                 ended = self.interrupter.run(|| session.copy_data(copy, &data));

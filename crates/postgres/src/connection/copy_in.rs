@@ -42,7 +42,7 @@ impl Connection {
                     let reason = decode_text(body).unwrap_or("unreadable reason").to_owned();
                     return Err(self.session.copy_fail(copy, &reason).into());
                 }
-                // Libraries send them behind the Execute of a COPY.
+                // Libraries send them after the Execute of a COPY.
                 b'H' | b'S' => continue,
                 b'X' => {
                     self.session.copy_fail(copy, "the connection ended");

@@ -12,8 +12,8 @@ use basalt_sql::{
 };
 use std::rc::Rc;
 
-/// Most statements that a connection keeps prepared, and most portals.
-const MOST_NAMES: usize = 65_536;
+/// Maximum number of prepared statements of a connection, and of portals.
+const MAX_NAMES: usize = 65_536;
 
 /// A prepared statement.
 pub struct PreparedStatement {
@@ -71,7 +71,7 @@ fn no_statement(name: &str) -> SqlError {
 fn too_many(what: &str) -> SqlError {
     SqlError::new(
         SqlState::PROGRAM_LIMIT_EXCEEDED,
-        format!("the session has {MOST_NAMES} {what}: close some of them"),
+        format!("the session has {MAX_NAMES} {what}: close some of them"),
     )
 }
 
@@ -87,7 +87,7 @@ impl Connection {
             )
             .into());
         }
-        if self.statements.len() >= MOST_NAMES {
+        if self.statements.len() >= MAX_NAMES {
             return Err(too_many("prepared statements").into());
         }
         let declared = parse.types.iter().map(|oid| declared_type(*oid));
@@ -143,7 +143,7 @@ impl Connection {
             )
             .into());
         }
-        if self.portals.len() >= MOST_NAMES {
+        if self.portals.len() >= MAX_NAMES {
             return Err(too_many("portals").into());
         }
         let values = decode_values(&bind, &statement.types)?;

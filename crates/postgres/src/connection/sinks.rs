@@ -38,7 +38,7 @@ pub enum RowMode {
 pub struct PortalRun<'c> {
     /// Name of the portal.
     pub name: &'c str,
-    /// Most rows to send; 0 for all.
+    /// Maximum number of rows to send; 0 for all.
     pub max_rows: u64,
     /// The statement only reads, so it may wait for the client between two rows.
     pub may_wait: bool,
@@ -46,7 +46,7 @@ pub struct PortalRun<'c> {
     pub is_in_block: bool,
     /// The connection began a transaction, which an error would undo.
     pub is_implicit: bool,
-    /// Most bytes of rows that the portal keeps.
+    /// Maximum bytes of rows that the portal keeps.
     pub keep_bytes: usize,
 }
 

@@ -42,7 +42,7 @@ fn digits(text: &str) -> Option<i64> {
     all.then(|| text.parse().ok()).flatten()
 }
 
-/// Returns the days since 2000-01-01 of `YYYY-MM-DD`, also with ` BC` behind.
+/// Returns the days since 2000-01-01 of `YYYY-MM-DD`, also with ` BC` after it.
 pub fn parse_date(text: &str) -> Option<i32> {
     match text {
         "infinity" => return Some(i32::MAX),

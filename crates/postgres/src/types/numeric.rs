@@ -7,7 +7,7 @@ const NEGATIVE: u16 = 0x4000;
 const NAN: u16 = 0xC000;
 const INFINITY: u16 = 0xD000;
 const NEGATIVE_INFINITY: u16 = 0xF000;
-/// Largest number of digits behind the point.
+/// Maximum number of digits after the point.
 const LARGEST_SCALE: usize = 16_383;
 /// Largest number of digits before the point.
 const LARGEST_WHOLE: usize = 131_072;
@@ -55,7 +55,7 @@ fn put_decimal(text: &str, out: &mut Vec<u8>) -> Option<()> {
     let digit_at = |part: &str, i: usize| part.as_bytes().get(i).map_or(0, |b| u16::from(b - b'0'));
     let mut weight = groups_before as i32 - 1;
     let mut count = 0_u16;
-    // Length of `out` behind the last group that is not zero.
+    // Length of `out` after the last group that is not zero.
     let mut kept = out.len();
     let mut put = |group: u16, out: &mut Vec<u8>| {
         if count == 0 && group == 0 {

@@ -50,8 +50,9 @@ pub fn encode_object(object: &Object) -> Vec<u8> {
 /// Errors: `Corruption` for malformed bytes, and for another format.
 pub fn decode_object(bytes: &[u8]) -> Result<Object> {
     let mut reader = Reader::new(bytes, "a definition of the catalog");
-    if reader.u8()? != FORMAT {
-        return Err(reader.damaged("its format is unknown"));
+    let format = reader.u8()?;
+    if format != FORMAT {
+        return Err(reader.unknown("format", format));
     }
     let object = match reader.u8()? {
         TABLE => Object::Table(Arc::new(read_table(&mut reader)?)),
@@ -66,7 +67,7 @@ pub fn decode_object(bytes: &[u8]) -> Result<Object> {
                 false => None,
             },
         })),
-        _ => return Err(reader.damaged("its kind is unknown")),
+        kind => return Err(reader.unknown("kind", kind)),
     };
     reader.end()?;
     Ok(object)

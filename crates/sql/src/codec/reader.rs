@@ -6,13 +6,13 @@ use basalt_kv::encoding;
 
 pub use basalt_kv::encoding::put_varint;
 
-/// Appends bytes behind their length.
+/// Appends bytes after their length.
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Appends a text behind its length.
+/// Appends a text after its length.
 pub fn put_text(out: &mut Vec<u8>, text: &str) {
     put_bytes(out, text.as_bytes());
 }
@@ -31,12 +31,19 @@ impl<'a> Reader<'a> {
         Reader { bytes, at: 0, what }
     }
 
-    /// Returns an error for bytes that are no encoding.
+    /// Returns an error for bytes that are not an encoding.
     pub fn damaged(&self, problem: &str) -> Error {
         Error::new(
             ErrorKind::Corruption,
             format!("{} is damaged at byte {}: {problem}", self.what, self.at),
         )
+    }
+
+    /// Returns an error for a format, or another number, that this version does not know.
+    pub fn unknown(&self, what: &str, n: u8) -> Error {
+        self.damaged(&format!(
+            "{what} {n} is unknown; a newer version of Basalt may have written it"
+        ))
     }
 
     /// Returns `true` if all bytes were read.
@@ -121,16 +128,16 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Reads bytes behind their length.
+    /// Reads bytes after their length.
     pub fn bytes(&mut self) -> Result<&'a [u8]> {
         let n = self.count()?;
         self.take(n)
     }
 
-    /// Reads a text behind its length.
+    /// Reads a text after its length.
     pub fn text(&mut self) -> Result<&'a str> {
         let bytes = self.bytes()?;
-        std::str::from_utf8(bytes).map_err(|_| self.damaged("a text is no UTF-8"))
+        std::str::from_utf8(bytes).map_err(|_| self.damaged("a text is not UTF-8"))
     }
 
     /// Reads a text that may be missing.
@@ -156,7 +163,7 @@ impl<'a> Reader<'a> {
             super::row::SHORT_TEXT..super::row::SMALL_INTEGER => {
                 let n = usize::from(tag - super::row::SHORT_TEXT);
                 let text = std::str::from_utf8(self.take(n)?);
-                let text = text.map_err(|_| self.damaged("a text is no UTF-8"))?;
+                let text = text.map_err(|_| self.damaged("a text is not UTF-8"))?;
                 Value::Text(text.to_owned())
             }
             super::row::SMALL_INTEGER.. => {

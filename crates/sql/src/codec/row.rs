@@ -78,8 +78,9 @@ impl<'a> Row<'a> {
     /// Errors: `Corruption` for another format.
     pub fn new(bytes: &'a [u8]) -> Result<Row<'a>> {
         let mut reader = Reader::new(bytes, "a row");
-        if reader.u8()? != FORMAT {
-            return Err(reader.damaged("its format is unknown"));
+        let format = reader.u8()?;
+        if format != FORMAT {
+            return Err(reader.unknown("format", format));
         }
         let count = reader.count()?;
         Ok(Row {
@@ -128,7 +129,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Returns the position behind the value at `at`.
+/// Returns the position after the value at `at`.
 fn skip_value(bytes: &[u8], at: usize) -> Option<usize> {
     let tag = *bytes.get(at)?;
     let mut at = at + 1;

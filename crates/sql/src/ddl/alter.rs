@@ -1,7 +1,7 @@
 //! ALTER TABLE.
 
 use super::table::{add_column, add_constraint, constraint_names};
-use super::{Changes, check_name, find_table, refuse_readers, remove_index};
+use super::{Changes, DROP_REFERENCES, check_name, find_table, refuse_readers, remove_index};
 use crate::catalog::{Object, TableDef};
 use crate::error::{SqlError, SqlResult, SqlState};
 use crate::keys::KeyType;
@@ -18,7 +18,7 @@ const VOLATILE: [&str; 5] = [
     "basalt_clock",
 ];
 
-/// What the rows of an altered table must be checked for.
+/// Constraints that ALTER TABLE must check against the stored rows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Altered {
     /// Columns that became NOT NULL.
@@ -192,10 +192,13 @@ fn fill_missing(
         return Ok(());
     }
     if column.sequence.is_some() {
-        return Err(SqlError::unsupported(format!(
-            "a column \"{}\" that gives the rows of a table numbers",
-            column.name
-        ))
+        return Err(SqlError::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!(
+                "ADD COLUMN \"{}\" with SERIAL or IDENTITY is not supported in a table that has rows",
+                column.name
+            ),
+        )
         .with_hint("create a new table with the column, and copy the rows into it"));
     }
     if let Some(default) = &column.default {
@@ -231,10 +234,13 @@ fn add(
 ) -> SqlResult<()> {
     if matches!(constraint.kind, ConstraintKind::PrimaryKey(_)) {
         if !is_empty {
-            return Err(SqlError::unsupported(format!(
-                "a primary key beside other changes of table \"{}\", which has rows,",
-                table.name
-            ))
+            return Err(SqlError::new(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                format!(
+                    "ADD PRIMARY KEY together with other changes of table \"{}\" is not supported, because the table has rows",
+                    table.name
+                ),
+            )
             .with_hint("add the primary key by a statement of its own"));
         }
         if let Some(sequence) = table.row_sequence.take() {
@@ -277,9 +283,10 @@ fn drop_column(
     let at = find_column(table, name)?;
     let position = at as u16;
     if table.primary_key.contains(&position) {
-        return Err(SqlError::unsupported(format!(
-            "a drop of column \"{name}\", which is in the primary key,"
-        )));
+        return Err(SqlError::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("DROP COLUMN \"{name}\" is not supported: the column is in the primary key"),
+        ));
     }
     refuse_readers(changes.catalog(), &table.name)?;
     let parents = changes.catalog().children(table.id);
@@ -289,7 +296,8 @@ fn drop_column(
             "constraint \"{}\" on table \"{}\" depends on it",
             key.name, child.name
         )];
-        return Err(super::dependent("column", name, &all));
+        let column = format!("{name} of table {}", table.name);
+        return Err(super::dependent("column", &column, &all, DROP_REFERENCES));
     }
     let _ = cascade;
     let mark = quoted(name);
@@ -309,13 +317,13 @@ fn drop_column(
     if let Some(key) = unserved {
         return Err(super::dependent(
             "column",
-            name,
+            &format!("{name} of table {}", table.name),
             &[format!(
                 "foreign key \"{}\" of table \"{}\" needs an index with it",
                 key.name, table.name
             )],
-        )
-        .with_hint("create an index on the columns of the foreign key first"));
+            "create an index on the columns of the foreign key first",
+        ));
     }
     let column = &mut table.columns[at];
     column.dropped = true;

@@ -7,8 +7,8 @@ use crate::statement::{ConstraintKind, CreateTable, NewColumn, NewConstraint};
 use crate::types::SqlType;
 use std::sync::Arc;
 
-/// Returns the changes of CREATE TABLE, and the number of the table. `is_ready`: statements see it at
-/// once.
+/// Returns the changes of CREATE TABLE, and the number of the table. `is_ready`: statements see it
+/// at once.
 ///
 /// Errors: 42P07, 42701, 42P16, 42830, and others of bad definitions.
 pub fn create_table(

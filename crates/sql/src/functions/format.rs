@@ -224,7 +224,11 @@ fn number_to_char(value: ValueRef<'_>, pattern: &str) -> SqlResult<Value> {
                 "to_char of an infinite number",
             )
         })?,
-        _ => return Err(SqlError::internal("to_char of a value that is no number")),
+        _ => {
+            return Err(SqlError::internal(
+                "to_char of a value that is not a number",
+            ));
+        }
     };
     let text = decimal.round(scale as i32).text(scale);
     let (negative, text) = match text.strip_prefix('-') {

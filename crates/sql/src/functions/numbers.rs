@@ -118,7 +118,7 @@ fn overflow(ty: &str) -> SqlError {
     SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, format!("{ty} out of range"))
 }
 
-/// Returns a number, or 22003 if it is too large; NaN is no value of the executor.
+/// Returns a number, or 22003 if it is too large; NaN is not a value of SQLite.
 fn finite(x: f64) -> SqlResult<Value> {
     if x.is_nan() {
         return Err(SqlError::new(

@@ -1,8 +1,8 @@
-//! Functions of the session: sequences, random numbers, names; and the executor's own functions
-//! that are replaced.
+//! Functions of the session: sequences, random numbers, names; and replacements of SQLite's own
+//! functions.
 
 use super::Behaviour::{Pure, Volatile};
-use super::{Arguments, Entry};
+use super::{Arguments, Entry, SERVER_VERSION};
 use crate::catalog::ObjectId;
 use crate::error::{SqlError, SqlResult};
 use crate::types::SqlType;
@@ -40,7 +40,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     ("basalt_schema", 0, Pure, |_| Ok(Value::from("public"))),
     ("basalt_version", 0, Pure, |_| {
         let version = env!("CARGO_PKG_VERSION");
-        Ok(Value::Text(format!("PostgreSQL 16.0 (Basalt {version})")))
+        Ok(Value::Text(format!(
+            "PostgreSQL {SERVER_VERSION} (Basalt {version})"
+        )))
     }),
     ("basalt_backend_pid", 0, Volatile, |_| Ok(Value::Integer(1))),
     ("basalt_true", -1, Pure, |_| Ok(Value::from(true))),

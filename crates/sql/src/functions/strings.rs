@@ -6,7 +6,7 @@ use crate::error::{SqlError, SqlResult, SqlState};
 use crate::types::{SqlType, hex_bytes, hex_text};
 use crate::value::{Value, ValueRef};
 
-/// Most bytes of a text that a function makes.
+/// Maximum bytes of a text that a function makes.
 const MAX_BYTES: usize = 256 << 20;
 
 pub(super) const ENTRIES: &[Entry] = &[
@@ -97,7 +97,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         match code.and_then(char::from_u32) {
             Some(c) => Ok(Value::Text(c.to_string())),
             None => {
-                let message = "requested character is no valid code point";
+                let message = "requested character is not a valid code point";
                 Err(SqlError::new(SqlState("54000"), message))
             }
         }

@@ -258,7 +258,7 @@ fn truncate(field: &str, us: i64) -> SqlResult<i64> {
 pub(super) fn moment_of(value: ValueRef<'_>, ty: &str) -> SqlResult<i64> {
     let text = match value {
         ValueRef::Text(text) => text,
-        _ => return Err(SqlError::internal("a moment that is no text")),
+        _ => return Err(SqlError::internal("a moment that is not a text")),
     };
     match SqlType::from_name(ty) {
         Some(SqlType::Date) => Ok(datetime::parse_date(text)? * DAY_US),

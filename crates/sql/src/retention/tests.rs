@@ -10,7 +10,7 @@ fn a_log_is_trimmed_once_enough_bytes_stay() {
         let Some(up_to) = retention.append(tsn, 100) else {
             continue;
         };
-        // The bytes behind the trimmed transaction are at least the retained ones, and at most one
+        // The bytes after the trimmed transaction are at least the retained ones, and at most one
         // mark more.
         let kept = (tsn - up_to) * 100;
         assert!(

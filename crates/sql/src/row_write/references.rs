@@ -12,11 +12,11 @@ use crate::value::Value;
 use basalt::{Bytes, Db, ReadOptions};
 use std::sync::Arc;
 
-/// Most levels of cascades.
+/// Maximum number of levels of cascades.
 const MAX_CASCADES: usize = 256;
 
-/// Returns the key by which a parent is found: the family, and the encoded values. Returns `None` if
-/// no parent can have the values.
+/// Returns the key by which a parent is found: the family, and the encoded values. Returns `None`
+/// if no parent can have the values.
 fn parent_key(
     schema: &Schema,
     key: &ForeignKeyDef,
@@ -179,8 +179,8 @@ struct Children {
     prefix: Vec<u8>,
 }
 
-/// Returns the tables that refer to a row, with the prefix of their entries. Keys with a NULL have no
-/// children. With `new`, keys that stay the same are left out.
+/// Returns the tables that refer to a row, with the prefix of their entries. Keys with a NULL have
+/// no children. With `new`, keys that stay the same are left out.
 fn children(
     state: &SessionState,
     target: &Target,

@@ -29,8 +29,8 @@ struct DeclaredObject {
     is_view: bool,
 }
 
-/// Lets statements read and write tables, and nothing else. What SQLite does beside that is allowed
-/// while the session declares tables.
+/// Allows statements to read and write tables. All other actions of SQLite are allowed only while
+/// the session declares tables.
 pub fn guard(connection: &mut Connection, is_declaring: &Arc<AtomicBool>) -> SqlResult<()> {
     let is_declaring = is_declaring.clone();
     let authorize = move |context: AuthContext<'_>| {

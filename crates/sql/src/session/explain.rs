@@ -54,7 +54,7 @@ impl Session {
         Ok(Outcome::done("EXPLAIN", lines.len() as u64))
     }
 
-    /// Returns the steps of a statement's plan, each behind the one that it belongs to.
+    /// Returns the steps of a statement's plan, each after the one that it belongs to.
     fn plan(&self, executable: &Executable, parameters: &[Value]) -> SqlResult<Vec<Step>> {
         let failed = |e: rusqlite::Error| {
             let raised = self.context.take_error();
@@ -110,8 +110,8 @@ impl Session {
         })
     }
 
-    /// Returns the number of blocks that were read into the cache since the process began. Reads of
-    /// other sessions count, too.
+    /// Returns the cache misses of the process since it started. Misses of other sessions are
+    /// included.
     fn device_reads(&self) -> u64 {
         self.storage.env().cache().stats().misses
     }

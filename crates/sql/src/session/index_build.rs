@@ -7,9 +7,9 @@ use crate::storage::Storage;
 use basalt::{Bytes, ReadOptions};
 use std::collections::BTreeSet;
 
-/// Most entries that one record of the binlog has.
+/// Maximum number of entries of one binlog record.
 const MAX_ENTRIES: usize = 4096;
-/// Most bytes of them.
+/// Maximum bytes of the entries of one binlog record.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Fills the family of an index that is not ready.
@@ -43,11 +43,17 @@ impl<'s> IndexBuild<'s> {
         }
     }
 
-    /// Adds an entry. `is_unique`: no other entry may have its key.
+    /// Adds an entry. With `unique`, no other entry may have its key; `unique` returns the columns
+    /// and values of the key for the error.
     ///
     /// Errors: 23505; those of the binlog and of the store.
-    pub fn add(&mut self, key: Bytes, value: Bytes, is_unique: bool) -> SqlResult<()> {
-        if is_unique {
+    pub fn add(
+        &mut self,
+        key: Bytes,
+        value: Bytes,
+        unique: Option<&dyn Fn() -> String>,
+    ) -> SqlResult<()> {
+        if let Some(key_text) = unique {
             let family = self.schema.family(self.index.storage)?;
             let is_new = self.unique.insert(key.clone());
             let db = self.storage.db();
@@ -56,7 +62,7 @@ impl<'s> IndexBuild<'s> {
                     SqlState::UNIQUE_VIOLATION,
                     format!("could not create unique index \"{}\"", self.index.name),
                 )
-                .with_detail("two rows have the same values")
+                .with_detail(format!("Key {} is duplicated.", key_text()))
                 .with_table(&self.table.name)
                 .with_constraint(&self.index.name));
             }

@@ -38,7 +38,7 @@ impl<'a> Row<'a> {
 
     /// Returns a value.
     ///
-    /// Errors: 22021 for a text that is no UTF-8; XX000 for a column that the row does not have.
+    /// Errors: 22021 for a text that is not UTF-8; XX000 for a column that the row does not have.
     pub fn get(&self, column: usize) -> SqlResult<ValueRef<'_>> {
         match &self.0 {
             Source::Sqlite(row, columns) if column < *columns => {

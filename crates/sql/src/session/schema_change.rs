@@ -7,6 +7,7 @@ use crate::ddl::{self, Altered, Changes};
 use crate::error::{SqlError, SqlResult, SqlState};
 use crate::history::Change;
 use crate::keys::primary_key;
+use crate::row_write::key_text;
 use crate::schema::Schema;
 use crate::statement::{
     Command, CreateTable, Ddl, NewColumn, NewConstraint, Query, WriteKind, analyze, parse,
@@ -372,7 +373,12 @@ impl Session {
                     true => Bytes::copy_from_slice(key),
                     false => Bytes::new(),
                 };
-                build.add(Bytes::from(entry.key), value, entry.is_unique)
+                let text = || key_text(table, &index.columns, &values);
+                let unique: Option<&dyn Fn() -> String> = match entry.is_unique {
+                    true => Some(&text),
+                    false => None,
+                };
+                build.add(Bytes::from(entry.key), value, unique)
             })?;
             build.finish()?;
         }
@@ -449,9 +455,10 @@ impl Session {
                     true => Bytes::copy_from_slice(&key),
                     false => Bytes::new(),
                 };
-                build.add(Bytes::from(entry.key), value, false)?;
+                build.add(Bytes::from(entry.key), value, None)?;
             }
-            rows.add(Bytes::from(key), Bytes::copy_from_slice(row), true)
+            let text = || key_text(done, &done.primary_key, &values);
+            rows.add(Bytes::from(key), Bytes::copy_from_slice(row), Some(&text))
         })?;
         builds.into_iter().try_for_each(IndexBuild::finish)?;
         rows.finish()

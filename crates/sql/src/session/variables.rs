@@ -3,12 +3,10 @@
 use super::{Outcome, Session};
 use crate::context::Settings;
 use crate::error::{SqlError, SqlResult, SqlState};
+use crate::functions::SERVER_VERSION;
 use crate::options::DatabaseOptions;
 use crate::value::ValueRef;
 use std::collections::BTreeMap;
-
-/// The version that drivers are told. They switch features on by it.
-pub const SERVER_VERSION: &str = "15.0";
 
 /// Variables with their defaults. A variable without an effect is one that drivers and dumps set.
 const DEFAULTS: &[(&str, &str, &str)] = &[
@@ -31,12 +29,12 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     (
         "default_transaction_isolation",
         "repeatable read",
-        "All transactions have a snapshot.",
+        "Always repeatable read: each transaction has one snapshot.",
     ),
     (
         "default_transaction_read_only",
         "off",
-        "Transactions begin as read-only ones.",
+        "New transactions are read-only.",
     ),
     (
         "extra_float_digits",
@@ -50,7 +48,7 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     (
         "lock_timeout",
         "0",
-        "Has no effect: commits wait for commits alone.",
+        "Has no effect. A commit waits at most 60 s for other commits.",
     ),
     ("max_identifier_length", "63", "Cannot be changed."),
     ("row_security", "on", "Has no effect."),
@@ -76,13 +74,13 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     (
         "synchronous_commit",
         "on",
-        "A commit waits until the binlog is on the device.",
+        "A commit waits until its binlog record is synced.",
     ),
     ("timezone", "UTC", "Timestamps are always shown in UTC."),
     (
         "transaction_isolation",
         "repeatable read",
-        "All transactions have a snapshot.",
+        "Always repeatable read: each transaction has one snapshot.",
     ),
     (
         "transaction_read_only",
@@ -93,7 +91,7 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     ("xmloption", "content", "Has no effect."),
 ];
 
-/// Variables that only one value fits, with that value in lower case.
+/// Variables that accept only these values, in lower case.
 const FIXED: &[(&str, &[&str])] = &[
     ("client_encoding", &["utf8", "utf-8", "unicode"]),
     ("standard_conforming_strings", &["on", "true", "1"]),

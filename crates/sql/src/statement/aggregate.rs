@@ -259,7 +259,9 @@ impl Binder<'_> {
         let bound = self.resolve(bound, Ty::Sql(T::BigInt))?;
         match category(bound.ty) {
             Some(Category::Number) => Ok(bound.sql),
-            _ => Err(SqlError::unsupported("a frame whose offset is no number")),
+            _ => Err(SqlError::unsupported(
+                "a frame whose offset is not a number",
+            )),
         }
     }
 }

@@ -131,7 +131,7 @@ impl Binder<'_> {
             Statement::Insert(insert) => Ok(Command::Write(self.insert(insert, &with)?)),
             Statement::Update(update) => Ok(Command::Write(self.update(update, &with)?)),
             Statement::Delete(delete) => Ok(Command::Write(self.delete(delete, &with)?)),
-            _ => Err(SqlError::unsupported("this statement behind WITH")),
+            _ => Err(SqlError::unsupported("this statement after WITH")),
         }
     }
 

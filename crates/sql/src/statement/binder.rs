@@ -11,7 +11,7 @@ use sqlparser::ast::Ident;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most expressions and queries inside of each other.
+/// Maximum number of expressions and queries inside of each other.
 const MAX_DEPTH: usize = 240;
 
 /// The type of an expression.

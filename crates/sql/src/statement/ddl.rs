@@ -106,7 +106,7 @@ impl Binder<'_> {
                 SqlState::UNDEFINED_PARAMETER,
                 "there is no parameter $1",
             )),
-            _ => Err(SqlError::unsupported("anything but a query behind AS")),
+            _ => Err(SqlError::unsupported("anything but a query after AS")),
         }
     }
 
@@ -756,7 +756,7 @@ fn sequence_numbers(options: &[SequenceOptions]) -> SqlResult<(i64, i64)> {
     let whole = |expr: &Expr| -> SqlResult<i64> {
         let text = expr.to_string().replace(' ', "");
         text.parse()
-            .map_err(|_| SqlError::syntax(format!("\"{text}\" is no integer")))
+            .map_err(|_| SqlError::syntax(format!("\"{text}\" is not an integer")))
     };
     for option in options {
         match option {

@@ -11,7 +11,7 @@ use sqlparser::ast::{
     self, BinaryOperator, CastKind, CeilFloorKind, Expr, TrimWhereField, UnaryOperator,
 };
 
-/// Most operators of one chain: the executor takes trees of 1,000 levels.
+/// Maximum number of operators of one chain: the executor takes trees of 1,000 levels.
 const MAX_CHAIN: usize = 900;
 
 impl Binder<'_> {

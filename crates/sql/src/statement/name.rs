@@ -5,7 +5,7 @@ use super::system::is_reserved;
 use crate::error::{SqlError, SqlResult, SqlState};
 use sqlparser::ast::{Ident, ObjectName, ObjectNamePart};
 
-/// Most bytes of a name, as in PostgreSQL.
+/// Maximum bytes of a name, as in PostgreSQL.
 const MAX_NAME_BYTES: usize = 63;
 
 /// Returns a name as PostgreSQL takes it: in lower case unless it was quoted, and cut.

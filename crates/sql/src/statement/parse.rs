@@ -8,14 +8,15 @@ use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer, TokenizerError};
 use std::sync::Arc;
 
-/// Most bytes of a script.
+/// Maximum bytes of a script.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Nested parentheses, subqueries and operators that the parser may open at once. The parser and
 /// the analysis take a few kilobytes of stack for each.
 const MAX_NESTING: usize = 60;
 
-/// Most operators on one path of a statement's tree, whose nodes are dropped recursively.
+/// Maximum number of operators on one path of a statement's tree, whose nodes are dropped
+/// recursively.
 const MAX_OPERATORS: usize = 5_000;
 
 /// A statement of a script: its text, and what the parser made of it.
@@ -122,8 +123,9 @@ impl ParsedStatement {
 /// Splits a script in PostgreSQL's dialect into statements and parses them. A script without a
 /// statement has one empty statement.
 ///
-/// Fails with 42601 for a malformed statement, with the position in characters from 1 in the
-/// script, and with 54001 for one that is nested too deeply.
+/// Errors: 42601 for a malformed statement, with its position in the script, in characters from 1;
+/// 54000 for a script of more than 64 MiB; 54001 for a statement that is nested too deeply; 0A000
+/// for clauses that the parser would drop.
 pub fn parse(script: &str) -> SqlResult<Vec<ParsedStatement>> {
     if script.len() > MAX_BYTES {
         let message = format!("a script has more than {MAX_BYTES} bytes");
@@ -201,7 +203,7 @@ fn parse_one(
     Ok(ParsedStatement(Arc::new(parsed)))
 }
 
-/// Writes ON and OFF behind FREEZE and HEADER of a COPY as TRUE and FALSE, the only form that the
+/// Writes ON and OFF after FREEZE and HEADER of a COPY as TRUE and FALSE, the only form that the
 /// parser takes.
 fn spell_out_copy_options(tokens: &mut [TokenWithSpan]) {
     let is = |token: &TokenWithSpan, word: &str| match &token.token {
@@ -304,7 +306,7 @@ fn special(tokens: &[TokenWithSpan]) -> Option<Special> {
     }
 }
 
-/// Refuses clauses that the parser accepts and forgets.
+/// Refuses clauses that the parser accepts and drops.
 fn check_lost_clauses(tokens: &[TokenWithSpan], places: &Places) -> SqlResult<()> {
     for (at, token) in tokens.iter().enumerate() {
         let Token::Word(word) = &token.token else {
@@ -480,7 +482,7 @@ fn lower_first(text: &str) -> String {
     }
 }
 
-/// Returns the text behind the first AS that is outside of parentheses, in the text of a statement.
+/// Returns the text after the first AS that is outside of parentheses, in the text of a statement.
 pub(super) fn text_behind_as(text: &str) -> SqlResult<String> {
     let dialect = PostgreSqlDialect {};
     let places = Places::new(text);

@@ -11,7 +11,7 @@ use sqlparser::ast::{
     SetExpr, SetOperator, SetQuantifier,
 };
 
-/// Most queries of one WITH: names are searched one by one.
+/// Maximum number of queries of one WITH: names are searched one by one.
 const MAX_CTES: usize = 1_000;
 
 /// A column of a query's result.
@@ -547,7 +547,9 @@ impl Binder<'_> {
                 Some(SelectItem::UnnamedExpr(e) | SelectItem::ExprWithAlias { expr: e, .. }) => {
                     Ok(e)
                 }
-                Some(_) => Err(SqlError::unsupported("a position of GROUP BY beside *")),
+                Some(_) => Err(SqlError::unsupported(
+                    "a position of GROUP BY together with *",
+                )),
                 None => {
                     let message = format!("GROUP BY position {digits} is not in select list");
                     Err(SqlError::new(SqlState::INVALID_COLUMN_REFERENCE, message))

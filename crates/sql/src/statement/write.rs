@@ -497,7 +497,8 @@ impl Binder<'_> {
                 }
                 (value, _) => {
                     let [position] = positions[..] else {
-                        let what = "a source of a multiple-column UPDATE that is no row or query";
+                        let what =
+                            "a source of a multiple-column UPDATE that is not a row or query";
                         return Err(SqlError::unsupported(what));
                     };
                     out.push((positions, self.set_value(table, position, value)?));
@@ -648,7 +649,7 @@ impl Binder<'_> {
             ..
         } = factor
         else {
-            return Err(SqlError::unsupported("a target that is no table"));
+            return Err(SqlError::unsupported("a target that is not a table"));
         };
         let table = self.target(name, verb)?;
         if alias.as_ref().is_some_and(|a| !a.columns.is_empty()) {

@@ -25,11 +25,11 @@ pub struct TransactionWork {
     pub writes: WriteSet,
     /// The tables that were written or locked.
     pub tables: BTreeMap<ObjectId, Arc<TableDef>>,
-    /// What the commit checks beside the writes.
+    /// The checks of the commit other than those of the writes.
     pub checks: KeyChecks,
 }
 
-/// What a commit checks beside the writes.
+/// The checks of a commit other than those of its writes.
 #[derive(Default)]
 pub struct KeyChecks {
     /// Keys of rows that were read FOR UPDATE, by family: they must be unchanged since the
@@ -55,9 +55,9 @@ pub struct ReferenceCheck {
 /// A side of a foreign key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReferenceSide {
-    /// A parent went, or got another key.
+    /// A parent row was deleted, or its key changed.
     Parent,
-    /// A child came, or got another parent.
+    /// A child row was inserted, or its foreign key changed.
     Child,
 }
 
@@ -76,19 +76,19 @@ impl KeyChecks {
         self.references.len()
     }
 
-    /// Removes the checks behind the first `len`: their statements were undone.
+    /// Removes the checks after the first `len`: their statements were undone.
     pub fn truncate(&mut self, len: usize) {
         self.references.truncate(len);
     }
 
-    /// Returns the checks behind the first `from`.
+    /// Returns the checks after the first `from`.
     pub fn since(&self, from: usize) -> &[ReferenceCheck] {
         &self.references[from..]
     }
 }
 
 impl Storage {
-    /// Commits a transaction. Returns its number, or `None` if it has changed nothing.
+    /// Commits a transaction. Returns its TSN, or `None` if it has changed nothing.
     ///
     /// Errors: 40001 if another transaction has changed the same rows or the definition of a table
     /// since the snapshot; 23503 if another transaction has deleted a parent or added a child;
@@ -325,7 +325,7 @@ impl Storage {
         self.sequences.next(&self.committer, now, sequence)
     }
 
-    /// Lets a sequence go on from `next`.
+    /// Sets the next number of a sequence.
     ///
     /// Errors: those of the binlog and of the store.
     pub fn set_sequence(&self, sequence: ObjectId, next: Option<i64>) -> SqlResult<()> {

@@ -89,7 +89,7 @@ fn open_passive(env: &Env, dir: &Path, options: &DatabaseOptions) -> SqlResult<O
 
 fn not_passive() -> Error {
     Error::invalid(
-        "the database was made with a log of its store: open it with the same StorageLog",
+        "cannot open the database as a passive store: its store has a log of its own; set DatabaseOptions::storage_log to StorageLog::Own",
     )
 }
 
@@ -114,7 +114,7 @@ fn open_logged(env: &Env, dir: &Path, options: &DatabaseOptions) -> SqlResult<Op
     };
     if applied > log.last().or(log.trimmed()).unwrap_or(0) {
         // A power cut took unsynced transactions from the binlog, and the log of the store kept
-        // them. The binlog cannot be read across the gap, so it begins behind it.
+        // them. The binlog cannot be read across the gap, so it begins after it.
         log.trim(applied, &WriteOptions::SYNC)?;
     }
     let mut state = ReplayState::new(read_history(&db)?, &options.families);

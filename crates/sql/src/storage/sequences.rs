@@ -1,7 +1,8 @@
-//! Sequences: numbers that no two transactions get, also if one of them is rolled back.
+//! Sequences. Each number is returned once, also if the transaction that took it is rolled back.
 //!
-//! Numbers are reserved in the binlog by the dozen, so that most calls write nothing. Reserved
-//! numbers that were not used are lost when the database is closed or dies.
+//! One binlog record reserves 256 numbers, so that most calls write nothing. Reserved numbers that
+//! were not used are lost when the database is closed or crashes. The record is not synced: a later
+//! synced commit makes it durable. Before that, a power cut can return a number again.
 
 use crate::catalog::{Object, ObjectId, SequenceDef};
 use crate::codec::{Reader, put_varint};
@@ -44,7 +45,7 @@ pub fn sequence_entry(id: ObjectId, next: Option<i64>) -> (Vec<u8>, Vec<u8>) {
 }
 
 impl Sequences {
-    /// Reads where the sequences of a schema go on.
+    /// Reads the next number of each sequence of a schema.
     ///
     /// Errors: those of a read; `Corruption` for damaged entries.
     pub fn read(db: &Db, schema: &Schema) -> basalt::Result<Sequences> {
@@ -104,7 +105,7 @@ impl Sequences {
         Ok(next)
     }
 
-    /// Lets a sequence go on from `next`.
+    /// Sets the next number of a sequence.
     ///
     /// Errors: those of [`Committer::commit`].
     pub fn set(
@@ -133,7 +134,7 @@ impl Sequences {
         let (key, value) = sequence_entry(id, next);
         let mut items = WriteBatch::new();
         items.put(&self.catalog, &key, &value)?;
-        // A transaction that uses the numbers is behind this record in the binlog.
+        // The record of a transaction that uses the numbers comes after this one in the binlog.
         committer.commit(record, Items::Ready(items), false)?;
         Ok(())
     }

@@ -371,5 +371,5 @@ fn json_error(ty: SqlType, text: &str, at: usize) -> SqlError {
     let display: String = text.chars().take(40).collect();
     let message = format!("invalid input syntax for type {ty}: \"{display}\"");
     let error = SqlError::new(SqlState::INVALID_TEXT, message);
-    error.with_detail(format!("The text is no JSON at byte {at}."))
+    error.with_detail(format!("The text is not JSON at byte {at}."))
 }

@@ -229,7 +229,7 @@ fn scan_date(s: &mut Scanner<'_>, text: &str) -> Option<SqlResult<i64>> {
     })
 }
 
-/// Reads the fraction of a second behind its point: microseconds, rounded.
+/// Reads the fraction of a second after its point: microseconds, rounded.
 fn scan_fraction(s: &mut Scanner<'_>) -> i64 {
     let end = s
         .rest
@@ -371,7 +371,7 @@ fn scan_timestamp(text: &str, what: &str) -> SqlResult<(i64, i64)> {
     }
 }
 
-/// Reads a date: days since 1970-01-01. A time behind it is ignored, as PostgreSQL does.
+/// Reads a date: days since 1970-01-01. A time after it is ignored, as PostgreSQL does.
 pub(crate) fn parse_date(text: &str) -> SqlResult<i64> {
     let (us, _) = scan_timestamp(text, "date")?;
     Ok(us.div_euclid(DAY_US))

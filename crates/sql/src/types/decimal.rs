@@ -90,7 +90,7 @@ impl Decimal {
         self.point.max(0)
     }
 
-    /// Rounds half away from zero to a number of digits behind the point, which may be negative.
+    /// Rounds half away from zero to a number of digits after the point, which may be negative.
     pub(crate) fn round(mut self, scale: i32) -> Decimal {
         let keep = self.point.saturating_add(scale);
         if keep < 0 {
@@ -122,7 +122,7 @@ impl Decimal {
         self.trimmed()
     }
 
-    /// Cuts to a number of digits behind the point, which may be negative.
+    /// Cuts to a number of digits after the point, which may be negative.
     pub(crate) fn truncate(mut self, scale: i32) -> Decimal {
         let keep = self.point.saturating_add(scale).max(0) as usize;
         self.digits.truncate(keep);
@@ -143,7 +143,7 @@ impl Decimal {
         }
     }
 
-    /// Returns the digits with at least `scale` of them behind the point.
+    /// Returns the digits with at least `scale` of them after the point.
     pub(crate) fn text(&self, scale: usize) -> String {
         let mut out = String::new();
         if self.negative {

@@ -3,8 +3,8 @@
 use crate::harness::{Sql, env, open};
 use basalt_sim::{CrashPolicy, SimFs, SimOptions};
 
-/// A parent's value was converted to the child's type with rounding, so the delete of the parent 1.5
-/// took the child of the parent 2 along, and some parents could not be changed at all.
+/// A parent's value was converted to the child's type with rounding, so the delete of the parent
+/// 1.5 took the child of the parent 2 along, and some parents could not be changed at all.
 #[test]
 fn cascades_take_children_of_equal_values_alone() {
     let mut sql = Sql::new();

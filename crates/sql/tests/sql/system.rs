@@ -309,7 +309,7 @@ fn arrays_are_texts() {
 
 /// The queries of `psql` and SQLAlchemy, as they were recorded.
 fn recorded() -> Vec<&'static str> {
-    let page = include_str!("../../../postgres/README-catalog.md");
+    let page = include_str!("../../../../docs/postgres-catalog.md");
     let blocks = page.split("```sql\n").skip(1);
     let blocks = blocks.filter_map(|block| block.split("```").next());
     blocks
@@ -330,7 +330,7 @@ fn all_recorded_queries_are_answered() {
 
 /// Returns the recorded query with this number.
 fn psql(number: usize) -> &'static str {
-    let page = include_str!("../../../postgres/README-catalog.md");
+    let page = include_str!("../../../../docs/postgres-catalog.md");
     let (_, found) = page
         .split_once(&format!("Query {number}:\n\n```sql\n"))
         .expect("a number");
