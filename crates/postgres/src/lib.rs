@@ -15,7 +15,6 @@ mod activity;
 mod backend;
 mod base64;
 mod connection;
-mod copy;
 mod frontend;
 mod keyword;
 mod options;

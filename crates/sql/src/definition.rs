@@ -132,6 +132,11 @@ pub fn type_row_of(ty: SqlType) -> &'static TypeRow {
     found.unwrap_or(&TYPES[7])
 }
 
+/// Returns the bytes of a value of a type, or -1 if its length varies.
+pub fn type_length(ty: SqlType) -> i64 {
+    type_row_of(ty).length
+}
+
 /// Returns the modifier of a type: its length, or its precision and scale; -1 without one.
 pub fn type_modifier(ty: SqlType) -> i64 {
     match ty {

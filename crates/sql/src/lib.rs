@@ -46,6 +46,7 @@ pub use binlog::{BinlogKind, BinlogReader, BinlogRecord, RowChange, RowOperation
 pub use check::CheckReport;
 pub use committer::StorageLog;
 pub use database::Database;
+pub use definition::{type_length, type_modifier, type_oid};
 pub use error::{SqlError, SqlResult, SqlState};
 pub use options::DatabaseOptions;
 pub use restore::{RestoreOptions, RestoreReport, RestoreTarget};

@@ -3,10 +3,10 @@
 use super::sinks::CopySender;
 use super::{Connection, Stop};
 use crate::backend;
-use crate::copy::put_header;
 use crate::frontend::{decode_text, protocol_error};
 use crate::keyword::Keyword;
 use crate::wire::End;
+use basalt_sql::copy::CopyEncoder;
 use basalt_sql::{CopyIn, Outcome, Prepared, SqlError, Value};
 
 impl Connection {
@@ -63,19 +63,15 @@ impl Connection {
             return Ok(false);
         };
         backend::put_copy_out(&mut self.wire.out, columns.len());
-        if format.header {
+        let has_header = format.header;
+        let encoder = CopyEncoder::new(format);
+        if has_header {
             backend::put_copy_data(&mut self.wire.out, |out| {
-                put_header(&format, &columns, out);
+                encoder.header(columns.iter().map(|column| column.name.as_str()), out);
                 Ok(())
             })?;
         }
-        let mut sink = CopySender {
-            wire: &mut self.wire,
-            format: &format,
-            columns: &columns,
-            field: Vec::new(),
-            end: None,
-        };
+        let mut sink = CopySender::new(&mut self.wire, &encoder, &columns);
         let session = &mut self.session;
         let run = || session.execute(prepared, values, &mut sink);
         let result = self.activity.run(run);

@@ -2,12 +2,13 @@
 
 use crate::activity::Activity;
 use crate::backend;
-use crate::copy::put_line;
 use crate::frontend::{Execute, Target};
 use crate::types::ColumnFormat;
 use crate::wire::{End, Wire};
-use basalt_sql::statement::{CopyFormat, ResultColumn};
-use basalt_sql::{Row, RowSink, SqlError, SqlResult, SqlState, TransactionStatus};
+use basalt_sql::copy::CopyEncoder;
+use basalt_sql::statement::ResultColumn;
+use basalt_sql::{Row, RowSink, SqlError, SqlResult, SqlState, TransactionStatus, ValueRef};
+use std::ops::Range;
 
 /// A sink of statements that return no rows.
 pub struct NoRows;
@@ -201,27 +202,54 @@ impl RowSink for RowSender<'_> {
 
 /// A sink that sends rows as lines of a COPY.
 pub struct CopySender<'c> {
-    pub wire: &'c mut Wire,
-    pub format: &'c CopyFormat,
-    pub columns: &'c [ResultColumn],
-    /// Memory for a value.
-    pub field: Vec<u8>,
+    wire: &'c mut Wire,
+    encoder: &'c CopyEncoder,
+    columns: &'c [ResultColumn],
+    /// The texts of a row's values, one after the other.
+    texts: String,
+    /// Where the text of each value is in `texts`; `None` for NULL.
+    fields: Vec<Option<Range<usize>>>,
     /// The connection ended inside of the statement.
     pub end: Option<End>,
 }
 
+impl<'c> CopySender<'c> {
+    /// Returns a sink that sends rows of these columns.
+    pub fn new(
+        wire: &'c mut Wire,
+        encoder: &'c CopyEncoder,
+        columns: &'c [ResultColumn],
+    ) -> CopySender<'c> {
+        CopySender {
+            wire,
+            encoder,
+            columns,
+            texts: String::new(),
+            fields: Vec::with_capacity(columns.len()),
+            end: None,
+        }
+    }
+}
+
 impl RowSink for CopySender<'_> {
     fn row(&mut self, row: &Row<'_>) -> SqlResult<()> {
-        let Wire { out, scratch, .. } = &mut *self.wire;
-        backend::put_copy_data(out, |out| {
-            put_line(
-                self.format,
-                self.columns,
-                row,
-                &mut self.field,
-                scratch,
-                out,
-            )
+        self.texts.clear();
+        self.fields.clear();
+        for (at, column) in self.columns.iter().enumerate() {
+            let begin = self.texts.len();
+            self.fields.push(match row.get(at)? {
+                ValueRef::Null => None,
+                value => {
+                    column.ty.write_text(value, &mut self.texts);
+                    Some(begin..self.texts.len())
+                }
+            });
+        }
+        let fields = self.fields.iter();
+        let texts = fields.map(|field| field.clone().map(|field| &self.texts[field]));
+        backend::put_copy_data(&mut self.wire.out, |out| {
+            self.encoder.row(texts, out);
+            Ok(())
         })?;
         if let Err(end) = self.wire.flush_if_full() {
             self.end = Some(end);

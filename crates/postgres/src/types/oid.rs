@@ -7,26 +7,7 @@ pub const TEXT: u32 = 25;
 
 /// Returns the number of a type.
 pub fn type_oid(ty: SqlType) -> u32 {
-    match ty {
-        SqlType::Boolean => 16,
-        SqlType::Bytea => 17,
-        SqlType::BigInt => 20,
-        SqlType::SmallInt => 21,
-        SqlType::Integer => 23,
-        SqlType::Json => 114,
-        SqlType::Real => 700,
-        SqlType::Double => 701,
-        SqlType::Char(_) => 1042,
-        SqlType::Varchar(_) => 1043,
-        SqlType::Date => 1082,
-        SqlType::Time => 1083,
-        SqlType::Timestamp => 1114,
-        SqlType::Timestamptz => 1184,
-        SqlType::Numeric(_) => 1700,
-        SqlType::Uuid => 2950,
-        SqlType::Jsonb => 3802,
-        _ => TEXT,
-    }
+    u32::try_from(basalt_sql::type_oid(ty)).unwrap_or(TEXT)
 }
 
 /// Returns the number of an array of a type.
@@ -42,30 +23,13 @@ pub fn array_oid(items: SqlType) -> u32 {
 
 /// Returns the bytes of a value, or -1 if its length varies.
 pub fn type_size(ty: SqlType) -> i16 {
-    match ty {
-        SqlType::Boolean => 1,
-        SqlType::SmallInt => 2,
-        SqlType::Integer | SqlType::Real | SqlType::Date => 4,
-        SqlType::BigInt
-        | SqlType::Double
-        | SqlType::Time
-        | SqlType::Timestamp
-        | SqlType::Timestamptz => 8,
-        SqlType::Uuid => 16,
-        _ => -1,
-    }
+    i16::try_from(basalt_sql::type_length(ty)).unwrap_or(-1)
 }
 
 /// Returns the modifier: length, or precision and scale, with PostgreSQL's offset of four. It is -1
 /// without one.
 pub fn type_modifier(ty: SqlType) -> i32 {
-    match ty {
-        SqlType::Varchar(Some(n)) | SqlType::Char(n) => n as i32 + 4,
-        SqlType::Numeric(Some((precision, scale))) => {
-            ((i32::from(precision) << 16) | i32::from(scale)) + 4
-        }
-        _ => -1,
-    }
+    i32::try_from(basalt_sql::type_modifier(ty)).unwrap_or(-1)
 }
 
 /// Returns the type that a client declared for a parameter. 0 and `unknown` leave the choice to the
