@@ -62,15 +62,16 @@ pub fn alter_table(
             AlterTable::AddConstraint(constraint) => {
                 add(changes, &mut table, constraint, is_empty, &mut altered)?;
             }
+            // What CASCADE would drop, the foreign keys of other tables, is refused in any case.
             AlterTable::DropColumn {
                 name,
                 if_exists,
-                cascade,
+                cascade: _,
             } => {
                 if table.column(name).is_none() && *if_exists {
                     continue;
                 }
-                drop_column(changes, &mut table, name, *cascade)?;
+                drop_column(changes, &mut table, name)?;
             }
             AlterTable::RenameColumn { from, to } => {
                 rename_column(changes, &mut table, from, to)?;
@@ -101,12 +102,12 @@ pub fn alter_table(
             AlterTable::DropConstraint {
                 name,
                 if_exists,
-                cascade,
+                cascade: _,
             } => {
                 if *if_exists && !constraint_names(&table).any(|other| other == name) {
                     continue;
                 }
-                drop_constraint(changes, &mut table, name, *cascade)?;
+                drop_constraint(changes, &mut table, name)?;
             }
             AlterTable::RenameConstraint { from, to } => {
                 rename_constraint(changes, &mut table, from, to)?;
@@ -274,12 +275,7 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-fn drop_column(
-    changes: &mut Changes<'_>,
-    table: &mut TableDef,
-    name: &str,
-    cascade: bool,
-) -> SqlResult<()> {
+fn drop_column(changes: &mut Changes<'_>, table: &mut TableDef, name: &str) -> SqlResult<()> {
     let at = find_column(table, name)?;
     let position = at as u16;
     if table.primary_key.contains(&position) {
@@ -299,7 +295,6 @@ fn drop_column(
         let column = format!("{name} of table {}", table.name);
         return Err(super::dependent("column", &column, &all, DROP_REFERENCES));
     }
-    let _ = cascade;
     let mark = quoted(name);
     table
         .checks
@@ -413,12 +408,7 @@ fn set_type(table: &mut TableDef, name: &str, ty: SqlType, is_empty: bool) -> Sq
     Ok(())
 }
 
-fn drop_constraint(
-    changes: &mut Changes<'_>,
-    table: &mut TableDef,
-    name: &str,
-    cascade: bool,
-) -> SqlResult<()> {
+fn drop_constraint(changes: &mut Changes<'_>, table: &mut TableDef, name: &str) -> SqlResult<()> {
     if let Some(at) = table.checks.iter().position(|check| check.name == name) {
         table.checks.remove(at);
         return Ok(());
@@ -432,8 +422,6 @@ fn drop_constraint(
         .iter()
         .find(|index| index.is_constraint && index.name == name);
     if let Some(index) = index.map(|index| index.id) {
-        // `cascade` is that of dependent foreign keys, which are refused in any case.
-        let _ = cascade;
         remove_index(changes, table.clone(), index, true)?;
         table.indexes.retain(|other| other.id != index);
         return Ok(());

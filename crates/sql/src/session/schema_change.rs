@@ -287,9 +287,10 @@ impl Session {
         text: &str,
     ) -> SqlResult<()> {
         let schema = self.storage.schema();
-        let id = ddl::find_table(&schema.catalog, table)?.id;
+        let found = ddl::find_table(&schema.catalog, table)?;
+        let id = found.id;
         change.block([id]);
-        let is_empty = self.is_empty(&schema.catalog.table_by_id(id).cloned(), &schema)?;
+        let is_empty = self.is_empty(found, &schema)?;
         let first = if is_empty { text } else { "" };
         self.change(first, |changes| {
             let mut table = TableDef::clone(ddl::find_table(changes.catalog(), table)?);
@@ -314,10 +315,7 @@ impl Session {
     }
 
     /// Returns `true` if a table has no rows.
-    fn is_empty(&self, table: &Option<Arc<TableDef>>, schema: &Schema) -> SqlResult<bool> {
-        let Some(table) = table else {
-            return Ok(true);
-        };
+    fn is_empty(&self, table: &TableDef, schema: &Schema) -> SqlResult<bool> {
         let options = ReadOptions::default().keys_only(true);
         let mut iter = self
             .storage
@@ -486,7 +484,7 @@ impl Session {
                 _ => None,
             });
         change.block(parents.chain([table.id]));
-        let is_empty = self.is_empty(&Some(table.clone()), &schema)?;
+        let is_empty = self.is_empty(&table, &schema)?;
         if !is_empty
             && let [crate::statement::AlterTable::AddConstraint(new)] = alterations
             && matches!(new.kind, crate::statement::ConstraintKind::PrimaryKey(_))

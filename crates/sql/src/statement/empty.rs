@@ -1,8 +1,8 @@
 //! Queries of relations of the system that never have rows.
 //!
-//! Clients ask for policies, triggers or publications with arrays and functions that have no
-//! meaning here. Such a query has no rows, whatever its expressions are, so it is answered without
-//! them.
+//! Clients ask for policies, triggers or publications with arrays and functions that the dialect
+//! does not have. The relations are empty, so the query has no rows for any expressions, and the
+//! binder leaves the expressions out.
 
 use super::binder::Binder;
 use super::name::{fold, parts, quote};

@@ -1,4 +1,5 @@
-//! Random writes of parents and children by several sessions. Whatever commits, references hold.
+//! Random writes of parents and children by several sessions. All references hold after each
+//! commit.
 
 use crate::harness::Sql;
 use basalt_sim::campaign::{cases, scale};
